@@ -1,0 +1,160 @@
+"""What the domain offers to transports (MCP tools, control.sock). `hub.Hub` and `agent.Agent` implement it.
+
+Every method raises `pacerelled.errors.AgentError` (wrong or impossible request) or `StoreError`/`LinkError`; nothing else
+escapes. All are cancellable; a cancelled `wait_for_messages` has claimed nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Literal, Protocol
+
+from .model import Checkpoint, Reply, Request, Session, WaitResult
+
+
+class AgentApi(Protocol):
+    """One agent: an identity at the relay with its inbox and outbox."""
+
+    @property
+    def agent_id(self) -> str: ...
+
+    async def status(self) -> dict[str, Any]:
+        """connection, login, pending, claimed, queued, uncertain, quarantined, last_traffic_age_s, uncertain_sends, …"""
+
+    async def wait_for_messages(
+        self,
+        session: Session,
+        *,
+        timeout: float,  # seconds
+        conversation_id: str | None = None,
+        limit: int = 10,
+        after: int | None = None,  # cursor
+        include_claimed: bool = False,
+        call_id: str | None = None,
+    ) -> WaitResult: ...
+
+    async def send_message(
+        self,
+        session: Session,
+        *,
+        text: str,
+        source_message_id: str | None = None,
+        conversation_id: str | None = None,
+        to: str | None = None,
+        reply_to_message_id: str | None = None,
+        call_id: str | None = None,  # a repeated (session, call_id) returns the first result
+    ) -> Reply: ...
+
+    async def send_widget(
+        self,
+        session: Session,
+        *,
+        widget: str | dict[str, Any],
+        source_message_id: str | None = None,
+        conversation_id: str | None = None,
+        to: str | None = None,
+        call_id: str | None = None,
+    ) -> Reply: ...
+
+    async def send_file(
+        self,
+        session: Session,
+        *,
+        name: str,
+        data: bytes,
+        mime: str | None = None,
+        text: str = "",
+        source_message_id: str | None = None,
+        conversation_id: str | None = None,
+        to: str | None = None,
+    ) -> Reply: ...
+
+    async def wait_for_reply(self, message_id: str, *, timeout: float) -> Reply:
+        """The reply once it left `queued` and `sending`, or as it stands after `timeout` seconds."""
+
+    async def mark_processed(self, session: Session, message_id: str, *, note: str | None = None) -> Request: ...
+
+    async def inbox(
+        self, *, state: Literal["pending", "all"] = "pending", limit: int = 50, before: int | None = None
+    ) -> tuple[list[Request], bool]:
+        """Newest last; the flag says whether there are older ones."""
+
+    async def replies(self, *, state: str | None = None, limit: int = 50) -> list[Reply]: ...
+
+    async def history(self, *, conversation_id: str | None = None, limit: int = 50) -> dict[str, Any]:
+        """{"requests": [...], "replies": [...]}, each oldest first, at most `limit` of each."""
+
+    async def save_checkpoint(
+        self,
+        session: Session,
+        *,
+        source_message_id: str,
+        summary: str,
+        next_action: str,
+        host_session_label: str | None = None,
+        status: Literal["active", "completed"] = "active",
+    ) -> Checkpoint: ...
+
+    async def checkpoints(
+        self, *, conversation_id: str | None = None, include_completed: bool = False
+    ) -> list[Checkpoint]: ...
+
+    async def current_conversation(self) -> dict[str, Any] | None:
+        """The conversation of the newest request: id, person, device, group, last message's id and time."""
+
+    async def pending_widget(self) -> Request | None:
+        """The newest widget response that is not processed."""
+
+    async def quarantine(self) -> list[dict[str, Any]]: ...
+
+    async def attachment(self, message_id: str, attachment_id: str) -> tuple[str, str, bytes]:
+        """(name, mime, decrypted and checked bytes)."""
+
+
+class HubApi(Protocol):
+    """Every agent of this daemon, the sessions, the events."""
+
+    def open_session(self, session: Session) -> Session:
+        """Registers a session; one with a known id is taken up again with its claims."""
+
+    def close_session(self, session: Session) -> None:
+        """The connection ended. Its claims end after the grace time unless it comes back."""
+
+    def sessions(self) -> list[dict[str, Any]]: ...
+
+    def agent_for(self, session: Session) -> AgentApi:
+        """The session's agent, or the only one. Raises NoAgent or UnknownAgent with what to do."""
+
+    def agent(self, agent_id: str | None) -> AgentApi:
+        """None or "-": the only one."""
+
+    def agents(self) -> list[AgentApi]: ...
+
+    async def add_agent(
+        self,
+        agent_id: str,
+        *,
+        token: str | None = None,
+        base_url: str | None = None,
+        ws_url: str | None = None,
+        e2ee: bool = True,
+    ) -> AgentApi:
+        """Known with the same settings: takes the token (if given) and returns it. Other settings: AgentExists."""
+
+    async def remove_agent(self, agent_id: str, *, purge: bool = False) -> None: ...
+
+    async def set_token(self, agent_id: str, token: str) -> None: ...
+
+    async def status(self) -> dict[str, Any]:
+        """The body of GET /v1/status (docs/local-protocol.md)."""
+
+    async def events(self, *, after: int, timeout: float, limit: int) -> dict[str, Any]:
+        """{"events": [...], "next": seq, "gap": bool}."""
+
+    def subscribe(self, callback: Callable[[str, str], None]) -> Callable[[], None]:
+        """callback(agent_id, topic) on the loop for topics "inbox", "conversation", "widget", "outbox", "status".
+
+        Returns the function that ends the subscription.
+        """
+
+    def event_stream(self) -> AsyncIterator[dict[str, Any]]: ...

@@ -1,0 +1,131 @@
+"""The daemon's exceptions.
+
+::
+
+    PacerelledError            anything this daemon reports: `code` (stable), message (what), `hint` (what to do next)
+    ├── ConfigError            a setting is wrong; names its key and where it came from
+    ├── AlreadyRunning         another daemon holds the lock; has its pid
+    ├── SocketPathError        the socket's path is taken by something that is not ours, or too long
+    ├── StoreError             the database or its key cannot be used
+    │   ├── StoreKeyError      missing or wrong key
+    │   ├── StoreCorrupt       damaged, truncated, not ours
+    │   ├── StoreTooNew        written by a newer version
+    │   └── StoreUnavailable   disk full or I/O error: passes, nothing was written
+    ├── LinkError              the relay: unreachable, refused, answered nonsense
+    │   ├── RelayUnreachable
+    │   ├── TokenRefused
+    │   └── RelayRejected      4xx/5xx with the status
+    └── AgentError             a caller asked for something that cannot be done
+        ├── UnknownAgent, NoAgent, AgentExists
+        ├── UnknownMessage     no such request or reply
+        ├── InvalidArgument    names the argument
+        └── NotPossible        right question, wrong moment (e.g. already processed by …)
+
+Messages and hints are shown to people and assistants. They never contain message text, tokens or keys.
+"""
+
+from __future__ import annotations
+
+
+class PacerelledError(Exception):
+    """Base of everything here. `code` is stable, `hint` says what to do next."""
+
+    code = "error"
+
+    def __init__(self, message: str, *, hint: str = "", code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        if code is not None:
+            self.code = code
+
+    def as_dict(self) -> dict[str, str]:
+        return {"code": self.code, "message": self.message, "hint": self.hint}
+
+
+class ConfigError(PacerelledError):
+    code = "config"
+
+
+class AlreadyRunning(PacerelledError):
+    code = "already_running"
+
+    def __init__(self, message: str, *, pid: int | None, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.pid = pid
+
+
+class SocketPathError(PacerelledError):
+    code = "socket_path"
+
+
+class StoreError(PacerelledError):
+    code = "store"
+
+
+class StoreKeyError(StoreError):
+    code = "store_key"
+
+
+class StoreCorrupt(StoreError):
+    code = "store_corrupt"
+
+
+class StoreTooNew(StoreError):
+    code = "store_too_new"
+
+
+class StoreUnavailable(StoreError):
+    code = "store_unavailable"
+
+
+class LinkError(PacerelledError):
+    code = "link"
+
+
+class RelayUnreachable(LinkError):
+    code = "relay_unreachable"
+
+
+class TokenRefused(LinkError):
+    code = "token_refused"
+
+
+class RelayRejected(LinkError):
+    code = "relay_rejected"
+
+    def __init__(self, message: str, *, status: int, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+
+
+class AgentError(PacerelledError):
+    code = "agent"
+
+
+class UnknownAgent(AgentError):
+    code = "unknown_agent"
+
+
+class NoAgent(AgentError):
+    code = "no_agent"
+
+
+class AgentExists(AgentError):
+    code = "agent_exists"
+
+
+class UnknownMessage(AgentError):
+    code = "unknown_message"
+
+
+class InvalidArgument(AgentError):
+    code = "invalid_argument"
+
+    def __init__(self, message: str, *, argument: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.argument = argument
+
+
+class NotPossible(AgentError):
+    code = "not_possible"
