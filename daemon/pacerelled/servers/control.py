@@ -1,7 +1,7 @@
 """control.sock: HTTP and JSON over the domain, for the command line and for scripts (docs/local-protocol.md).
 
-Here calls become calls of the domain, and what it returns becomes an answer; nothing else happens here. A browser
-cannot reach a Unix socket by itself, but a careless proxy could let it: what looks like one is refused.
+Here calls become calls of the domain, and what it returns becomes an answer; nothing else happens here. A
+browser cannot reach a Unix socket by itself, but a careless proxy could let it: what looks like one is refused.
 """
 
 from __future__ import annotations
@@ -318,8 +318,6 @@ class ControlServer:
             if not _from_own_user(request) or _from_browser(request):
                 raise web.HTTPForbidden
             return await handler(request)
-        except ConnectionError:
-            raise  # the caller is gone
         except Exception as error:
             return answer_error(request, error)
 

@@ -1,7 +1,7 @@
 """What a caller of control.sock sends: the fields of a query or of a JSON object, and the bytes of a file.
 
-Every field is asked for by name and type; what is left over afterwards is refused, so that a misspelt option is
-never silently ignored. All errors here are `InvalidArgument` (400, naming the field) or aiohttp's 413.
+Every field is asked for by name and type; what is left over afterwards is refused, so that a misspelt option
+is never silently ignored. All errors here are `InvalidArgument` (400, naming the field) or aiohttp's 413.
 """
 
 from __future__ import annotations
