@@ -1,0 +1,1 @@
+"""The domain: inbox, outbox, claims, checkpoints, events. Knows no transport."""

@@ -1,7 +1,7 @@
 """What the domain offers to transports (MCP tools, control.sock). `hub.Hub` and `agent.Agent` implement it.
 
-Every method raises `pacerelled.errors.AgentError` (wrong or impossible request) or `StoreError`/`LinkError`; nothing else
-escapes. All are cancellable; a cancelled `wait_for_messages` has claimed nothing.
+Every method raises `pacerelled.errors.AgentError` (wrong or impossible request) or `StoreError`/`LinkError`;
+nothing else escapes. All are cancellable; a cancelled `wait_for_messages` has claimed nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class AgentApi(Protocol):
     def agent_id(self) -> str: ...
 
     async def status(self) -> dict[str, Any]:
-        """connection, login, pending, claimed, queued, uncertain, quarantined, last_traffic_age_s, uncertain_sends, …"""
+        """connection, login, pending, claimed, queued, uncertain, quarantined, last_traffic_age_s, problems, …"""
 
     async def wait_for_messages(
         self,

@@ -1,0 +1,1 @@
+"""The relay: one WebSocket connection and the REST calls of an agent."""

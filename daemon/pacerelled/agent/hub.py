@@ -1,0 +1,245 @@
+"""Every agent of this daemon, its sessions and events (`api.HubApi`)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pacerelled import __version__
+from pacerelled.config import Settings, checked_url
+from pacerelled.errors import AgentExists, ConfigError, InvalidArgument, NoAgent, NotPossible, UnknownAgent
+from pacerelled.store import agents as agent_rows
+from pacerelled.store import events, requests
+from pacerelled.store.agents import AgentRow
+from pacerelled.store.custody import Keyring, token_from_outside
+from pacerelled.store.database import Store, now
+
+from .agent import Agent
+from .model import Session
+from .sessions import Sessions
+
+log = logging.getLogger(__name__)
+
+MAX_AGENTS = 64
+
+
+class Hub:
+    """Implements `api.HubApi`."""
+
+    def __init__(
+        self, store: Store, settings: Settings, *, keyring: Keyring, env: Mapping[str, str], state: Path
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._keyring = keyring
+        self._env = env
+        self._state = state
+        self._agents: dict[str, Agent] = {}
+        self._subscribers: list[Callable[[str, str], None]] = []
+        self._news = asyncio.Event()
+        self._changing = asyncio.Lock()  # adding and removing agents, one at a time
+        self._started = time.monotonic()
+        self._started_at = now()
+        self._sessions = Sessions(
+            store, lease=settings.claim_lease, grace=settings.claim_grace, on_released=self._released
+        )
+
+    async def start(self) -> None:
+        """Starts every agent the store knows. Raises StoreError."""
+        await self._sessions.start()
+        for row in await self._store.run(agent_rows.list_agents):
+            await self._start_agent(row, None)
+        if (agent_id := self._env.get("PACERELLE_AGENT_ID")) and agent_id not in self._agents:
+            await self.add_agent(agent_id)
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(agent.stop() for agent in self._agents.values()))
+        await self._sessions.stop()
+
+    # -- sessions ----------------------------------------------------------------------------------------------
+
+    def open_session(self, session: Session) -> Session:
+        self._notify("", "status")
+        return self._sessions.open(session)
+
+    def close_session(self, session: Session) -> None:
+        self._sessions.close(session)
+        self._notify("", "status")
+
+    def sessions(self) -> list[dict[str, Any]]:
+        return [self._sessions.describe(s, 0) for s in self._sessions.connected() if s.transport != "control"]
+
+    def agent_for(self, session: Session) -> Agent:
+        return self.agent(session.agent_id)
+
+    # -- agents ------------------------------------------------------------------------------------------------
+
+    def agents(self) -> list[Agent]:
+        return list(self._agents.values())
+
+    def agent(self, agent_id: str | None) -> Agent:
+        if agent_id not in (None, "", "-"):
+            found = self._agents.get(str(agent_id))
+            if found is None:
+                raise UnknownAgent(
+                    f"There is no agent {agent_id} here",
+                    hint="`pacerelle agent list` shows the agents; `pacerelle agent add` adds one.",
+                )
+            return found
+        if not self._agents:
+            raise NoAgent(
+                "The daemon has no agent yet",
+                hint="Run `pacerelle agent add AGENT_ID`, or set PACERELLE_AGENT_ID and PACERELLE_AGENT_TOKEN in the"
+                " host's configuration.",
+            )
+        if len(self._agents) > 1:
+            raise NoAgent(
+                f"The daemon has several agents ({', '.join(self._agents)})",
+                hint="Say which one: set PACERELLE_AGENT_ID in the host's configuration, or name it.",
+            )
+        return next(iter(self._agents.values()))
+
+    async def add_agent(
+        self,
+        agent_id: str,
+        *,
+        token: str | None = None,
+        base_url: str | None = None,
+        ws_url: str | None = None,
+        e2ee: bool = True,
+    ) -> Agent:
+        """Known with the same settings: takes the token. What is not given does not count as different."""
+        if not agent_id or len(agent_id) > 200 or any(c.isspace() or c in "/:\0" for c in agent_id):
+            raise InvalidArgument(
+                f"{agent_id[:40]!r} is no agent id", argument="agent_id", hint="Copy it from Pacerelle as it is."
+            )
+        try:
+            base_url = checked_url(base_url, "`base_url`", ("http", "https")) if base_url else None
+            ws_url = checked_url(ws_url, "`ws_url`", ("ws", "wss")) if ws_url else None
+        except ConfigError as error:
+            raise InvalidArgument(error.message, argument=error.message.split("`")[1], hint=error.hint) from error
+        async with self._changing:
+            known = self._agents.get(agent_id)
+            if known is not None:
+                row = known.row
+                for name, wanted, has in (("base_url", base_url, row.base_url), ("ws_url", ws_url, row.ws_url)):
+                    if wanted is not None and wanted != has:
+                        raise AgentExists(
+                            f"Agent {agent_id} exists here with another {name}: {has}",
+                            hint="Use the same address everywhere, or `pacerelle agent remove` it first.",
+                        )
+                if e2ee != row.e2ee:
+                    raise AgentExists(
+                        f"Agent {agent_id} exists here {'with' if row.e2ee else 'without'} end-to-end encryption",
+                        hint="Use --no-e2ee everywhere or nowhere, or `pacerelle agent remove` it first.",
+                    )
+                if token:
+                    known.set_token(token)
+                return known
+            if len(self._agents) >= MAX_AGENTS:
+                raise NotPossible(f"There are {MAX_AGENTS} agents already", hint="Remove one you do not use.")
+            row = AgentRow(
+                agent_id,
+                base_url or self._settings.base_url,
+                ws_url or (self._settings.ws_url if base_url is None else None),
+                e2ee,
+            )
+            await self._store.run(lambda tx: (agent_rows.save_agent(tx, row), events.add(tx, agent_id, "agent.added")))
+            return await self._start_agent(row, token)
+
+    async def remove_agent(self, agent_id: str, *, purge: bool = False) -> None:
+        async with self._changing:
+            agent = self.agent(agent_id)
+            await agent.stop()
+            del self._agents[agent.agent_id]
+            await self._store.run(lambda tx: agent_rows.remove_agent(tx, agent.agent_id, purge=purge))
+            await self._keyring.delete(f"token:{agent.agent_id}")
+        self._notify(agent.agent_id, "status")
+
+    async def set_token(self, agent_id: str, token: str) -> None:
+        """For good where the OS keyring takes it, else until the daemon ends."""
+        agent = self.agent(agent_id)
+        agent.set_token(token)
+        await self._keyring.set(f"token:{agent.agent_id}", token)
+
+    async def _start_agent(self, row: AgentRow, token: str | None) -> Agent:
+        agent_id = row.agent_id
+        agent = Agent(
+            row,
+            store=self._store,
+            sessions=self._sessions,
+            settings=self._settings,
+            notify=lambda topic: self._notify(agent_id, topic),
+        )
+        agent.token = token or await token_from_outside(agent_id, keyring=self._keyring, env=self._env)
+        await agent.start()
+        self._agents[agent_id] = agent
+        return agent
+
+    # -- what happens ------------------------------------------------------------------------------------------
+
+    def subscribe(self, callback: Callable[[str, str], None]) -> Callable[[], None]:
+        self._subscribers.append(callback)
+
+        def end() -> None:
+            if callback in self._subscribers:
+                self._subscribers.remove(callback)
+
+        return end
+
+    async def events(self, *, after: int, timeout: float, limit: int) -> dict[str, Any]:
+        deadline = time.monotonic() + timeout
+        while True:
+            news = self._news
+            found, following, gap = await self._store.run(lambda tx: events.select(tx, after=after, limit=limit))
+            left = deadline - time.monotonic()
+            if found or gap or left <= 0:
+                return {"events": found, "next": following, "gap": gap}
+            try:
+                await asyncio.wait_for(news.wait(), left)
+            except TimeoutError:
+                return {"events": [], "next": following, "gap": False}
+
+    async def status(self) -> dict[str, Any]:
+        agents = [await agent.status() for agent in self._agents.values()]
+        problems = [problem for agent in agents for problem in agent.pop("problems")]
+        if not agents:
+            problems.append(
+                {"code": "no_agent", "message": "There is no agent yet", "hint": "Run `pacerelle agent add AGENT_ID`."}
+            )
+        for agent in agents:
+            agent.pop("uncertain_sends")
+        return {
+            "version": 1,
+            "daemon": {
+                "version": __version__,
+                "pid": os.getpid(),
+                "uptime_s": round(time.monotonic() - self._started, 1),
+                "started_at": self._started_at,
+                "state_dir": str(self._state),
+            },
+            "health": {"ok": not problems, "problems": problems},
+            "agents": agents,
+            "hosts": await self.hosts(),
+        }
+
+    async def hosts(self) -> list[dict[str, Any]]:
+        """The connected hosts with their claims counted."""
+        counts = await self._store.run(requests.claim_counts)
+        return [{**host, "claims": counts.get(host["session"], 0)} for host in self.sessions()]
+
+    def _released(self, agent_ids: set[str]) -> None:
+        for agent_id in agent_ids:
+            if (agent := self._agents.get(agent_id)) is not None:
+                agent.look_again()
+
+    def _notify(self, agent_id: str, topic: str) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+        for callback in list(self._subscribers):
+            callback(agent_id, topic)

@@ -1,0 +1,164 @@
+"""Outbound: a reply is committed with its encrypted envelope first and sent afterwards, in order.
+
+States: `queued` → `sending` (committed before the frame is written: from then on it may have left) → `submitted`
+(the relay answered a ping that was sent after the frame) or `uncertain` (the link ended in between). Nothing is
+encrypted twice: sending again sends the same bytes under the same id, which a receiver's ratchet accepts once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from pacerelled.errors import LinkError, StoreError
+from pacerelled.store import events, replies
+from pacerelled.store.database import Store, Tx
+
+log = logging.getLogger(__name__)
+
+BATCH = 32  # frames under one ping
+UNCERTAIN = "the relay connection ended before the relay confirmed it"
+INTERRUPTED = "the daemon ended before the relay confirmed it"
+RETRY = 0.5  # seconds, after the link ended or the store refused
+STOP_PATIENCE = 1.0  # seconds
+
+
+class Link(Protocol):
+    """What the outbox needs of the relay connection."""
+
+    connected: asyncio.Event
+
+    def send(self, frame: str) -> Awaitable[None]: ...
+
+    def flushed(self) -> Awaitable[None]: ...
+
+
+class Outbox:
+    """Sends what is queued whenever the link is up. `on_change` is called after each change of states."""
+
+    def __init__(
+        self,
+        agent_id: str,
+        store: Store,
+        link: Link,
+        *,
+        on_change: Callable[[], None],
+        retry_uncertain: bool,
+    ) -> None:
+        self._agent_id = agent_id
+        self._store = store
+        self._link = link
+        self._on_change = on_change
+        self._retry_uncertain = retry_uncertain
+        self._work = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._task: asyncio.Task[None] | None = None
+        self._waiters: defaultdict[str, list[asyncio.Future[None]]] = defaultdict(list)
+
+    async def start(self) -> None:
+        """What a crash left in `sending` may or may not have left: it is uncertain."""
+        await self._store.run(self._after_crash)
+        self._work.set()
+        self._task = asyncio.create_task(self._pump(), name="outbox")
+
+    async def stop(self) -> None:
+        """Lets what is being sent come to its proof, for a moment."""
+        if self._task is not None:
+            try:
+                await asyncio.wait_for(self._idle.wait(), STOP_PATIENCE)
+            except TimeoutError:
+                log.warning("Stopping while replies are being sent; they will be uncertain")
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def wake(self) -> None:
+        """There is something queued."""
+        self._work.set()
+
+    def link_up(self) -> None:
+        """The connection stands again."""
+        if self._retry_uncertain:
+            self._work.set()
+
+    @contextmanager
+    def watch(self, message_id: str) -> Iterator[asyncio.Future[None]]:
+        """A future that is done when sending this reply has come to an end, one way or the other."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters[message_id].append(future)
+        try:
+            yield future
+        finally:
+            self._waiters[message_id].remove(future)
+            if not self._waiters[message_id]:
+                del self._waiters[message_id]
+
+    def _after_crash(self, tx: Tx) -> None:
+        seqs = replies.interrupted(tx, self._agent_id)
+        replies.set_state(tx, seqs, "uncertain", INTERRUPTED)
+        for seq in seqs:
+            events.add(tx, self._agent_id, "reply.uncertain", seq=seq)
+
+    async def _pump(self) -> None:
+        while True:
+            await self._work.wait()
+            await self._link.connected.wait()
+            self._work.clear()
+            self._idle.clear()
+            try:
+                while await self._send_some():
+                    pass
+            except StoreError as error:
+                log.error("Replies wait: %s", error.message)
+                self._work.set()
+            finally:
+                self._idle.set()
+            if self._work.is_set():
+                await asyncio.sleep(RETRY)
+
+    async def _send_some(self) -> bool:
+        """Sends the oldest queued replies and waits for the proof. False when there was nothing, or the link ended."""
+
+        def begin(tx: Tx) -> list[tuple[int, str, str]]:
+            if self._retry_uncertain:
+                replies.requeue_uncertain(tx, self._agent_id)
+            return replies.begin_sending(tx, self._agent_id, BATCH)
+
+        batch = await self._store.run(begin)
+        if not batch:
+            return False
+        written: list[int] = []
+        try:
+            for seq, _, envelope in batch:
+                written.append(seq)
+                await self._link.send(envelope)
+            await self._link.flushed()
+        except LinkError:
+            untouched = [seq for seq, _, _ in batch if seq not in written]
+            await self._finish(batch, written, untouched)
+            self._work.set()
+            return False
+        await self._finish(batch, [], [])
+        return True
+
+    async def _finish(self, batch: list[tuple[int, str, str]], uncertain: list[int], unsent: list[int]) -> None:
+        def job(tx: Tx) -> None:
+            for seq, message_id, _ in batch:
+                if seq in unsent:
+                    replies.set_state(tx, [seq], "queued", None)
+                    continue
+                state = "uncertain" if seq in uncertain else "submitted"
+                replies.set_state(tx, [seq], state, UNCERTAIN if state == "uncertain" else None)
+                events.add(tx, self._agent_id, f"reply.{state}", seq=seq, message_id=message_id)
+
+        await self._store.run(job)
+        for seq, message_id, _ in batch:
+            if seq not in unsent:
+                for future in self._waiters.get(message_id, ()):
+                    if not future.done():
+                        future.set_result(None)
+        self._on_change()

@@ -1,0 +1,147 @@
+"""Settings: defaults < config.toml < environment < flags. An error names the key and where it was set."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from .errors import ConfigError
+
+DEFAULT_BASE_URL = "https://api.pacerelle.com"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What can be set. Durations are seconds."""
+
+    base_url: str = DEFAULT_BASE_URL
+    ws_url: str | None = None
+    log_level: str = "info"
+    keyring: bool = True
+    claim_lease: float = 1800.0  # a session silent for so long loses its claims
+    claim_grace: float = 60.0  # a lost connection's claims wait so long for its return
+    ping_interval: float = 20.0
+    ping_timeout: float = 20.0
+    reconnect_max: float = 30.0
+    retry_uncertain: bool = False  # send the identical envelope again after a reconnection
+
+
+ENVIRONMENT = {
+    "PACERELLE_BASE_URL": "base_url",
+    "PACERELLE_WS_URL": "ws_url",
+    "PACERELLED_LOG_LEVEL": "log_level",
+    "PACERELLED_KEYRING": "keyring",
+    "PACERELLED_CLAIM_LEASE": "claim_lease",
+    "PACERELLED_CLAIM_GRACE": "claim_grace",
+    "PACERELLED_PING_INTERVAL": "ping_interval",
+    "PACERELLED_PING_TIMEOUT": "ping_timeout",
+    "PACERELLED_RECONNECT_MAX": "reconnect_max",
+    "PACERELLED_RETRY_UNCERTAIN": "retry_uncertain",
+}
+LOG_LEVELS = ("debug", "info", "warning", "error")
+RANGES = {
+    "claim_lease": (1.0, 7 * 86400.0),
+    "claim_grace": (0.0, 3600.0),
+    "ping_interval": (0.1, 300.0),
+    "ping_timeout": (0.1, 300.0),
+    "reconnect_max": (0.05, 600.0),
+}
+
+
+def load_settings(config_file: Path, env: Mapping[str, str], flags: Mapping[str, Any]) -> Settings:
+    """Merges the four layers. Raises ConfigError."""
+    values: dict[str, Any] = {}
+    for source, layer in (
+        (str(config_file), _from_file(config_file)),
+        ("the environment", {key: env[name] for name, key in ENVIRONMENT.items() if env.get(name)}),
+        ("the command line", {k: v for k, v in flags.items() if v is not None}),
+    ):
+        for key, value in layer.items():
+            values[key] = _checked(key, value, source)
+    return Settings(**values)
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be read: {error.strerror}", hint="Mend its permissions or remove it."
+        ) from error
+    try:
+        return tomllib.loads(text.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}", hint="Mend the line named there.") from error
+
+
+def _checked(key: str, value: Any, source: str) -> Any:
+    kinds = {f.name: f.type for f in fields(Settings)}
+    if key not in kinds:
+        near = difflib.get_close_matches(key, kinds, 1)
+        raise ConfigError(
+            f"Unknown setting `{key}` in {source}",
+            hint=f"Did you mean `{near[0]}`?" if near else f"Settings are: {', '.join(sorted(kinds))}.",
+        )
+    where = f"Setting `{key}` in {source}"
+    kind = str(kinds[key])
+    if kind == "bool":
+        return _boolean(value, where)
+    if kind == "float":
+        return _number(key, value, where)
+    if not isinstance(value, str):
+        raise ConfigError(f"{where} must be text, not {type(value).__name__}", hint=f'Write {key} = "…".')
+    if key == "log_level" and value.lower() not in LOG_LEVELS:
+        raise ConfigError(f"{where} is `{value}`", hint=f"Use one of: {', '.join(LOG_LEVELS)}.")
+    if key in ("base_url", "ws_url"):
+        return checked_url(value, where, ("http", "https") if key == "base_url" else ("ws", "wss"))
+    return value.lower()
+
+
+def checked_url(value: str, where: str, schemes: tuple[str, ...]) -> str:
+    """The URL without a trailing slash. Raises ConfigError naming `where`."""
+    try:
+        parts = urlsplit(value)
+        port_ok = parts.port is None or parts.port > 0
+    except ValueError:
+        parts, port_ok = urlsplit(""), False
+    if (
+        parts.scheme not in schemes
+        or not parts.hostname
+        or not port_ok
+        or parts.username
+        or parts.query
+        or parts.fragment
+    ):
+        raise ConfigError(f"{where} is not a usable address", hint=f"Write it like {schemes[-1]}://relay.example.org")
+    return value.rstrip("/")
+
+
+def _boolean(value: Any, where: str) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in ("1", "true", "yes", "on"):
+        return True
+    if isinstance(value, str) and value.lower() in ("0", "false", "no", "off"):
+        return False
+    raise ConfigError(f"{where} must be true or false", hint="Write true or false, without quotes in the file.")
+
+
+def _number(key: str, value: Any, where: str) -> float:
+    low, high = RANGES[key]
+    try:
+        number = float(value) if not isinstance(value, bool) else float("nan")
+    except (TypeError, ValueError):
+        number = float("nan")
+    if not low <= number <= high:
+        raise ConfigError(
+            f"{where} must be a number of seconds from {low:g} to {high:g}",
+            hint=f"Write {key} = {low:g} or more.",
+        )
+    return number

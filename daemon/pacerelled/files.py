@@ -1,0 +1,63 @@
+"""Private files and folders: 0700 and 0600 from the first moment, replaced atomically."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from .errors import ConfigError
+
+
+def private_directory(path: Path) -> None:
+    """Makes `path` (and its parents) and sees to it that it is ours and 0700. Raises ConfigError."""
+    try:
+        missing = []
+        parent = path
+        while not parent.exists():
+            missing.append(parent)
+            parent = parent.parent
+        for directory in reversed(missing):
+            directory.mkdir(mode=0o700, exist_ok=True)
+        found = path.stat()
+    except OSError as error:
+        raise ConfigError(
+            f"The folder {path} cannot be made: {error.strerror}",
+            hint="Set PACERELLE_STORE_ROOT (or --store-root) to a folder you can write to.",
+        ) from error
+    if not stat.S_ISDIR(found.st_mode):
+        raise ConfigError(
+            f"{path} is not a folder", hint="Move it away, or set PACERELLE_STORE_ROOT to another folder."
+        )
+    if found.st_uid != os.getuid():
+        raise ConfigError(
+            f"The folder {path} belongs to another user (uid {found.st_uid})",
+            hint="Set PACERELLE_STORE_ROOT to a folder of your own.",
+        )
+    if stat.S_IMODE(found.st_mode) != 0o700:
+        path.chmod(0o700)
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"The folder {path} is not writable",
+            hint="Set PACERELLE_STORE_ROOT to a folder you can write to.",
+        )
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Writes `path` durably and atomically, 0600."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

@@ -1,0 +1,101 @@
+"""The agent's HTTP calls to the relay (the relay protocol reference, section HTTP), with timeouts and mapped errors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+
+from pacerelled.errors import LinkError, RelayRejected, RelayUnreachable, TokenRefused
+
+log = logging.getLogger(__name__)
+
+TIMEOUT = aiohttp.ClientTimeout(total=30, connect=15)
+BLOB_TIMEOUT = aiohttp.ClientTimeout(total=600, connect=15, sock_read=60)
+MAX_BLOB = 64 * 1024 * 1024  # bytes
+MAX_JSON = 16 * 1024 * 1024
+
+
+class RelayRest:
+    """Raises RelayUnreachable, TokenRefused (401, 403) or RelayRejected (any other failure), nothing else."""
+
+    def __init__(self, base_url: str, token: Callable[[], str | None]) -> None:
+        self._base_url = base_url
+        self._token = token
+        self._session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def publish_bundle(self, bundle: dict[str, Any]) -> None:
+        await self._call("PUT", "/agent/prekey-bundle", json=bundle)
+
+    async def publish_one_time(self, prekeys: dict[str, Any]) -> None:
+        await self._call("POST", "/agent/one-time-prekeys", json=prekeys)
+
+    async def group_keys(self, conversation_id: str) -> bytes:
+        """The list of sealed group keys as JSON bytes."""
+        return await self._call("GET", f"/agent/group-keys?conversation_id={quote(conversation_id, safe='')}")
+
+    async def upload_blob(self, ciphertext: bytes) -> bytes:
+        """The relay's answer as JSON bytes. The file's name stays out: it travels encrypted."""
+        headers = {"Content-Type": "application/octet-stream"}
+        return await self._call("POST", "/agent/blobs", data=ciphertext, headers=headers, timeout=BLOB_TIMEOUT)
+
+    async def download_blob(self, blob_id: str) -> bytes:
+        return await self._call("GET", f"/agent/blobs/{quote(blob_id, safe='')}", timeout=BLOB_TIMEOUT, limit=MAX_BLOB)
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: Any = None,
+        data: bytes | None = None,
+        headers: dict[str, str] | None = None,
+        timeout: aiohttp.ClientTimeout = TIMEOUT,
+        limit: int = MAX_JSON,
+    ) -> bytes:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(trust_env=True)
+        token = self._token()
+        if not token:
+            raise TokenRefused("There is no token for this agent", hint="Give it with `pacerelle agent token`.")
+        what = f"{method} {path.partition('?')[0]}"
+        try:
+            async with self._session.request(
+                method,
+                self._base_url + path,
+                json=json,
+                data=data,
+                headers={"Authorization": f"Bearer {token}", **(headers or {})},
+                timeout=timeout,
+                allow_redirects=False,
+            ) as response:
+                if response.status in (401, 403):
+                    raise TokenRefused(
+                        f"The relay refused the token ({response.status})",
+                        hint="Copy a new token from Pacerelle and give it with `pacerelle agent token`.",
+                    )
+                if not 200 <= response.status < 300:
+                    raise RelayRejected(
+                        f"The relay answered {response.status} to {what}",
+                        status=response.status,
+                        hint="Try again later.",
+                    )
+                body = bytearray()
+                async for chunk in response.content.iter_chunked(1 << 16):
+                    body += chunk
+                    if len(body) > limit:
+                        raise LinkError(f"The relay's answer to {what} is larger than {limit >> 20} MiB")
+                return bytes(body)
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
+            raise RelayUnreachable(
+                f"The relay cannot be reached ({type(error).__name__})",
+                hint="Check the network; it is tried again by itself.",
+            ) from error

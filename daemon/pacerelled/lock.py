@@ -1,0 +1,48 @@
+"""Who is the daemon: an flock on `lock`, taken before anything else. The file holds the owner's pid, for messages."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from .errors import AlreadyRunning, ConfigError
+
+
+class OwnerLock:
+    """Held for the life of the process; the kernel lets go of it when the process ends, however it ends."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd: int | None = None
+
+    def acquire(self) -> None:
+        """Raises AlreadyRunning with the owner's pid (also while the owner is stopped and answers nothing)."""
+        try:
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise ConfigError(
+                f"The lock file {self.path} cannot be opened: {error.strerror}",
+                hint="Move what lies there away, or set PACERELLE_STORE_ROOT to another folder.",
+            ) from error
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            text = os.pread(fd, 32, 0).strip()
+            os.close(fd)
+            pid = int(text) if text.isdigit() else None
+            raise AlreadyRunning(
+                f"Another pacerelled is running for this store{f' (pid {pid})' if pid else ''}",
+                pid=pid,
+                hint="Use it as it is, or end it with `pacerelle stop` first.",
+            ) from None
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        self._fd = fd
+
+    def release(self) -> None:
+        """Leaves the file: removing it would let two daemons lock two different files."""
+        if self._fd is not None:
+            os.ftruncate(self._fd, 0)
+            os.close(self._fd)
+            self._fd = None

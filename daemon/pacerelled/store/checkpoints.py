@@ -1,0 +1,40 @@
+"""Checkpoints: progress that an assistant saved on a request. One a request; the newest counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .database import Tx
+
+COLUMNS = "source_id, conversation_id, summary, next_action, label, status, updated_at"
+
+
+def save(
+    tx: Tx,
+    agent_id: str,
+    source_id: str,
+    conversation_id: str,
+    summary: str,
+    next_action: str,
+    label: str | None,
+    status: str,
+) -> Any:
+    tx.execute(
+        "INSERT INTO checkpoints (agent_id, source_id, conversation_id, summary, next_action, label, status,"
+        " updated_at)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (agent_id, source_id) DO UPDATE SET summary = excluded.summary,"
+        " next_action = excluded.next_action, label = excluded.label, status = excluded.status, updated_at ="
+        " excluded.updated_at",
+        (agent_id, source_id, conversation_id, summary, next_action, label, status, tx.now),
+    )
+    return tx.one(f"SELECT {COLUMNS} FROM checkpoints WHERE agent_id = ? AND source_id = ?", (agent_id, source_id))
+
+
+def select(tx: Tx, agent_id: str, *, conversation_id: str | None, include_completed: bool) -> list[Any]:
+    where, parameters = "agent_id = ?", [agent_id]
+    if not include_completed:
+        where += " AND status = 'active'"
+    if conversation_id is not None:
+        where += " AND conversation_id = ?"
+        parameters.append(conversation_id)
+    return tx.all(f"SELECT {COLUMNS} FROM checkpoints WHERE {where} ORDER BY updated_at, rowid", tuple(parameters))

@@ -1,0 +1,209 @@
+"""The database file and the one thread that touches it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pacerelled.errors import StoreCorrupt, StoreError, StoreKeyError, StoreTooNew, StoreUnavailable
+
+from .driver import Connection, Database, DatabaseError, connect
+from .schema import migrations, unknown_migrations
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+RESTORE_HINT = (
+    "Nothing was changed. Restore the folder from a backup (store.db, store.json and store.key belong together), "
+    "or move it aside to start empty: people then have to write first again."
+)
+
+
+def now() -> str:
+    """The wall clock as ISO 8601 UTC with milliseconds: for people, never for order."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class Tx:
+    """One transaction, on the store's thread. Hooks run there too, after its end."""
+
+    __slots__ = ("_after_commit", "_after_rollback", "conn", "now")
+
+    def __init__(self, conn: Connection) -> None:
+        self.conn = conn
+        self.now = now()
+        self._after_commit: list[Callable[[], None]] = []
+        self._after_rollback: list[Callable[[], None]] = []
+
+    def execute(self, sql: str, parameters: tuple[Any, ...] = ()) -> Any:
+        return self.conn.execute(sql, parameters)
+
+    def one(self, sql: str, parameters: tuple[Any, ...] = ()) -> Any:
+        """The first row, or None."""
+        return self.conn.execute(sql, parameters).fetchone()
+
+    def all(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[Any]:
+        rows: list[Any] = self.conn.execute(sql, parameters).fetchall()
+        return rows
+
+    def after_commit(self, hook: Callable[[], None]) -> None:
+        self._after_commit.append(hook)
+
+    def after_rollback(self, hook: Callable[[], None]) -> None:
+        """For state in memory that ran ahead of the disk (a Signal ratchet): take it back."""
+        self._after_rollback.append(hook)
+
+    def savepoint(self, fn: Callable[[], T]) -> T:
+        """Runs `fn`; if it raises, what it wrote is undone and the rest of the transaction stands."""
+        self.conn.execute("SAVEPOINT part")
+        try:
+            result = fn()
+        except BaseException:
+            self.conn.execute("ROLLBACK TO part")
+            self.conn.execute("RELEASE part")
+            raise
+        self.conn.execute("RELEASE part")
+        return result
+
+
+class Store:
+    """All access goes through `run`: one function, one transaction, one thread, in order of the calls.
+
+    Raises StoreKeyError, StoreCorrupt, StoreTooNew when opening; StoreUnavailable from `run` when the disk is full or
+    fails: then nothing of that transaction was written.
+    """
+
+    def __init__(self, conn: Connection, path: Path, executor: ThreadPoolExecutor) -> None:
+        self._conn = conn
+        self._executor = executor
+        self.path = path
+        self._closed = False
+
+    @classmethod
+    async def open(cls, path: Path, key: bytes, *, new: bool) -> Store:
+        """Opens `path`, checks every page, brings the schema up to date.
+
+        `new` says whether the file may be created: an existing store whose file is gone or empty is refused instead.
+        """
+        executor = ThreadPoolExecutor(1, thread_name_prefix="store")
+        loop = asyncio.get_running_loop()
+        try:
+            conn = await loop.run_in_executor(executor, _open, path, key, new)
+        except BaseException:
+            executor.shutdown(wait=False)
+            raise
+        return cls(conn, path, executor)
+
+    async def run(self, fn: Callable[[Tx], T]) -> T:
+        """`fn(tx)` in one transaction. A cancelled caller does not stop it: it is shielded to its end."""
+        if self._closed:
+            raise StoreError("The store is closed", hint="The daemon is stopping.")
+        future = asyncio.get_running_loop().run_in_executor(self._executor, self._transaction, fn)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            # The thread goes on; its outcome must not be reported as never retrieved.
+            future.add_done_callback(lambda f: f.cancelled() or f.exception())
+            raise
+
+    async def close(self) -> None:
+        """Waits for what is running, checkpoints the log and closes the file."""
+        if self._closed:
+            return
+        self._closed = True
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._executor, self._conn.close)
+        self._executor.shutdown(wait=True)
+
+    def _transaction(self, fn: Callable[[Tx], T]) -> T:
+        tx = Tx(self._conn)
+        try:
+            self._conn.execute("BEGIN IMMEDIATE")
+            result = fn(tx)
+            self._conn.execute("COMMIT")
+        except BaseException as error:
+            if self._conn.in_transaction:
+                try:
+                    self._conn.execute("ROLLBACK")
+                except DatabaseError:
+                    log.exception("Rolling back failed")
+            for hook in tx._after_rollback:
+                hook()
+            if isinstance(error, DatabaseError):
+                raise _mapped(error) from error
+            raise
+        for hook in tx._after_commit:
+            hook()
+        return result
+
+
+def _open(path: Path, key: bytes, new: bool) -> Connection:
+    size = path.stat().st_size if path.exists() else None
+    if not new and not size:
+        state = "is missing" if size is None else "is empty"
+        raise StoreCorrupt(f"The store {path} {state}, though it existed before", hint=RESTORE_HINT)
+    if size is None:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    conn = connect(str(path), key)
+    try:
+        _check(conn, path, fresh=not size)
+        conn.execute("PRAGMA journal_mode = WAL")
+        conn.execute("PRAGMA synchronous = FULL")
+        conn.execute("PRAGMA foreign_keys = ON")
+        conn.execute("PRAGMA temp_store = MEMORY")
+        conn.execute("PRAGMA journal_size_limit = 8388608")
+        db = Database(conn)
+        if newer := unknown_migrations(db):
+            raise StoreTooNew(
+                f"The store was written by a newer version (it has {', '.join(newer)})",
+                hint="Upgrade pacerelled, or restore the backup made before the upgrade. Nothing was changed.",
+            )
+        migrations.apply(db)
+    except DatabaseError as error:
+        conn.close()
+        raise _mapped(error) from error
+    except BaseException:
+        conn.close()
+        raise
+    return conn
+
+
+def _check(conn: Connection, path: Path, *, fresh: bool) -> None:
+    """Reads every page: a page whose authentication code is wrong must stop us now, not in a month."""
+    try:
+        conn.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except DatabaseError as error:
+        if "not a database" in str(error):
+            raise StoreKeyError(
+                f"The store {path} does not open with this key (wrong key, or its first page is damaged)",
+                hint=RESTORE_HINT,
+            ) from error
+        raise _mapped(error) from error
+    if fresh:
+        return
+    bad = conn.execute("PRAGMA cipher_integrity_check").fetchall()
+    if not bad:
+        bad = [row for row in conn.execute("PRAGMA quick_check(1)").fetchall() if row[0] != "ok"]
+    if bad:
+        raise StoreCorrupt(f"The store {path} is damaged ({len(bad)} bad pages or structures)", hint=RESTORE_HINT)
+
+
+def _mapped(error: Exception) -> StoreError:
+    """The one seam at which the driver's errors become ours."""
+    text = str(error)
+    if "disk is full" in text or "disk I/O" in text or "readonly" in text or "unable to open" in text:
+        return StoreUnavailable(
+            f"The store cannot be written now: {text}",
+            hint="Free some disk space (or make the folder writable). Nothing is lost: unread messages wait at the relay.",
+        )
+    if "locked" in text or "busy" in text:
+        return StoreUnavailable(f"The store is in use by another program: {text}", hint="Close what has store.db open.")
+    if "malformed" in text or "not a database" in text:
+        return StoreCorrupt(f"The store is damaged: {text}", hint=RESTORE_HINT)
+    return StoreError(f"The store failed: {text}", hint="Restart the daemon; report this if it comes back.")

@@ -1,0 +1,262 @@
+"""Requests, the receipts that recognise a redelivery, claims, and quarantine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from .database import Tx
+
+QUARANTINE_LIMIT = 1000  # rows an agent; the oldest give way
+
+COLUMNS = (
+    "r.seq, r.message_id, r.conversation_id, r.sender, r.device_id, r.is_group, r.encrypted, r.kind, r.text,"
+    " r.detail, r.files,"
+    " r.reply_to, r.received_at, r.handed_out, r.processed_at, r.note, c.session_id, c.call_id, c.fresh,"
+    " c.since, s.label"
+)
+FROM = (
+    " FROM requests r LEFT JOIN claims c ON c.request_seq = r.seq LEFT JOIN sessions s ON s.session_id = c.session_id"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NewRequest:
+    message_id: str
+    conversation_id: str
+    sender: str
+    device_id: str | None
+    is_group: bool
+    encrypted: bool
+    kind: str
+    text: str
+    detail: dict[str, Any] | None  # the widget response or update
+    files: list[dict[str, Any]] | None  # with the keys that open them
+    reply_to: str | None
+
+
+def receipt_digest(tx: Tx, agent_id: str, message_id: str) -> str | None:
+    row = tx.one("SELECT digest FROM receipts WHERE agent_id = ? AND message_id = ?", (agent_id, message_id))
+    return row[0] if row else None
+
+
+def insert_request(tx: Tx, agent_id: str, request: NewRequest, digest: str) -> int:
+    """Stores the request and its receipt; returns its seq."""
+    cursor = tx.execute(
+        "INSERT INTO requests (agent_id, message_id, conversation_id, sender, device_id, is_group, encrypted,"
+        " kind, text, detail,"
+        " files, reply_to, received_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            agent_id, request.message_id, request.conversation_id, request.sender, request.device_id, int(request.is_group),
+            int(request.encrypted), request.kind, request.text,
+            json.dumps(request.detail) if request.detail is not None else None,
+            json.dumps(request.files) if request.files else None,
+            request.reply_to, tx.now,
+        ),
+    )  # fmt: skip
+    seq: int = cursor.lastrowid
+    tx.execute(
+        "INSERT INTO receipts (agent_id, message_id, digest, at) VALUES (?, ?, ?, ?)",
+        (agent_id, request.message_id, digest, tx.now),
+    )
+    return seq
+
+
+def add_quarantine(
+    tx: Tx,
+    agent_id: str,
+    *,
+    digest: str,
+    reason: str,
+    detail: str,
+    frame: str,
+    message_id: str | None = None,
+    conversation_id: str | None = None,
+    sender: str | None = None,
+    device_id: str | None = None,
+    plaintext: bytes | None = None,
+) -> bool:
+    """Keeps what could not be accepted. False if this very thing is there already (only its count grows)."""
+    known = tx.execute("UPDATE quarantine SET times = times + 1 WHERE agent_id = ? AND digest = ?", (agent_id, digest))
+    if known.rowcount:
+        return False
+    tx.execute(
+        "INSERT INTO quarantine (agent_id, digest, reason, detail, message_id, conversation_id, sender,"
+        " device_id, frame, plaintext,"
+        " at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            agent_id,
+            digest,
+            reason,
+            detail,
+            message_id,
+            conversation_id,
+            sender,
+            device_id,
+            frame,
+            plaintext,
+            tx.now,
+        ),
+    )
+    tx.execute(
+        "DELETE FROM quarantine WHERE agent_id = ? AND id <= (SELECT id FROM quarantine WHERE agent_id = ?"
+        " ORDER BY id DESC LIMIT 1 OFFSET ?)",
+        (agent_id, agent_id, QUARANTINE_LIMIT),
+    )
+    return True
+
+
+def list_quarantine(tx: Tx, agent_id: str) -> list[dict[str, Any]]:
+    """Oldest first; without the contents."""
+    rows = tx.all(
+        "SELECT id, reason, detail, message_id, conversation_id, sender, device_id, length(frame), times, at"
+        " FROM quarantine"
+        " WHERE agent_id = ? ORDER BY id",
+        (agent_id,),
+    )
+    names = (
+        "id",
+        "reason",
+        "detail",
+        "message_id",
+        "conversation_id",
+        "sender",
+        "device_id",
+        "size",
+        "times",
+        "at",
+    )
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def take(
+    tx: Tx,
+    agent_id: str,
+    session_id: str,
+    *,
+    conversation_id: str | None,
+    limit: int,
+    after: int,
+    include_claimed: bool,
+    call_id: str | None,
+) -> tuple[list[Any], list[int], bool]:
+    """Pending requests for a session, oldest first; unclaimed ones become its own.
+
+    Returns the rows (see `COLUMNS`), the seqs claimed just now, and whether there are more. With `include_claimed`
+    other sessions' requests are shown too, and stay theirs.
+    """
+    where = "r.agent_id = ? AND r.processed_at IS NULL AND r.seq > ?"
+    parameters: list[Any] = [agent_id, after]
+    if conversation_id is not None:
+        where += " AND r.conversation_id = ?"
+        parameters.append(conversation_id)
+    if not include_claimed:
+        where += " AND (c.session_id IS NULL OR c.session_id = ?)"
+        parameters.append(session_id)
+    found = tx.all(f"SELECT r.seq, c.session_id {FROM} WHERE {where} ORDER BY r.seq LIMIT ?", (*parameters, limit + 1))
+    seqs = [row[0] for row in found[:limit]]
+    fresh = [row[0] for row in found[:limit] if row[1] is None]
+    for seq in fresh:
+        tx.execute(
+            "INSERT INTO claims (request_seq, agent_id, session_id, call_id, fresh, since)"
+            " SELECT seq, agent_id, ?, ?, handed_out = 0, ? FROM requests WHERE seq = ?",
+            (session_id, call_id, tx.now, seq),
+        )
+        tx.execute("UPDATE requests SET handed_out = handed_out + 1 WHERE seq = ?", (seq,))
+    return [by_seq(tx, seq) for seq in seqs], fresh, len(found) > limit
+
+
+def hand_back(tx: Tx, seqs: list[int]) -> None:
+    """Undoes claims whose answer never left the daemon: the requests are as new as before."""
+    for seq in seqs:
+        if tx.execute("DELETE FROM claims WHERE request_seq = ?", (seq,)).rowcount:
+            tx.execute("UPDATE requests SET handed_out = handed_out - 1 WHERE seq = ?", (seq,))
+
+
+def release_session(tx: Tx, session_id: str) -> set[str]:
+    """Ends a session's claims; returns the agents that have requests to hand out again."""
+    agents = {row[0] for row in tx.all("SELECT DISTINCT agent_id FROM claims WHERE session_id = ?", (session_id,))}
+    tx.execute("DELETE FROM claims WHERE session_id = ?", (session_id,))
+    tx.execute("DELETE FROM sessions WHERE session_id = ?", (session_id,))
+    return agents
+
+
+def save_session(tx: Tx, session_id: str, label: str, pid: int | None, started: float | None) -> None:
+    tx.execute(
+        "INSERT INTO sessions (session_id, label, pid, started) VALUES (?, ?, ?, ?)"
+        " ON CONFLICT (session_id) DO UPDATE SET label = excluded.label, pid = excluded.pid, started ="
+        " excluded.started",
+        (session_id, label, pid, started),
+    )
+
+
+def claiming_sessions(tx: Tx) -> list[tuple[str, str | None, int | None, float | None]]:
+    """(session id, label, shim's pid, its start time) of every session that holds a claim."""
+    rows = tx.all(
+        "SELECT DISTINCT c.session_id, s.label, s.pid, s.started FROM claims c LEFT JOIN sessions s ON"
+        " s.session_id = c.session_id"
+    )
+    return [(r[0], r[1], r[2], r[3]) for r in rows]
+
+
+def claim_counts(tx: Tx) -> dict[str, int]:
+    return {row[0]: row[1] for row in tx.all("SELECT session_id, count(*) FROM claims GROUP BY session_id")}
+
+
+def by_seq(tx: Tx, seq: int) -> Any:
+    return tx.one(f"SELECT {COLUMNS}{FROM} WHERE r.seq = ?", (seq,))
+
+
+def by_message_id(tx: Tx, agent_id: str, message_id: str) -> Any:
+    return tx.one(f"SELECT {COLUMNS}{FROM} WHERE r.agent_id = ? AND r.message_id = ?", (agent_id, message_id))
+
+
+def select(
+    tx: Tx,
+    agent_id: str,
+    *,
+    pending: bool = False,
+    kind: str | None = None,
+    conversation_id: str | None = None,
+    before: int | None = None,
+    limit: int,
+) -> list[Any]:
+    """The newest matching requests, oldest first."""
+    where, parameters = "r.agent_id = ?", [agent_id]
+    clauses: list[tuple[str, Any]] = []
+    if pending:
+        where += " AND r.processed_at IS NULL"
+    for clause, value in (
+        ("r.kind = ?", kind),
+        ("r.conversation_id = ?", conversation_id),
+        ("r.seq < ?", before),
+    ):
+        if value is not None:
+            clauses.append((clause, value))
+    for clause, value in clauses:
+        where += f" AND {clause}"
+        parameters.append(value)
+    rows = tx.all(f"SELECT {COLUMNS}{FROM} WHERE {where} ORDER BY r.seq DESC LIMIT ?", (*parameters, limit))
+    return rows[::-1]
+
+
+def files_of(tx: Tx, agent_id: str, message_id: str) -> list[dict[str, Any]] | None:
+    """The files of a request with their keys; None if there is no such request."""
+    row = tx.one("SELECT files FROM requests WHERE agent_id = ? AND message_id = ?", (agent_id, message_id))
+    return None if row is None else json.loads(row[0] or "[]")
+
+
+def mark_processed(tx: Tx, seq: int, note: str | None) -> None:
+    tx.execute("UPDATE requests SET processed_at = ?, note = ? WHERE seq = ?", (tx.now, note, seq))
+    tx.execute("DELETE FROM claims WHERE request_seq = ?", (seq,))
+
+
+def counts(tx: Tx, agent_id: str) -> dict[str, int]:
+    """pending, claimed, quarantined."""
+    row = tx.one(
+        "SELECT (SELECT count(*) FROM requests WHERE agent_id = ?1 AND processed_at IS NULL),"
+        " (SELECT count(*) FROM claims WHERE agent_id = ?1), (SELECT count(*) FROM quarantine WHERE agent_id = ?1)",
+        (agent_id,),
+    )
+    return {"pending": row[0], "claimed": row[1], "quarantined": row[2]}

@@ -1,0 +1,183 @@
+"""The tables, as migrations. A name that is applied but unknown here means: written by a newer version."""
+
+from __future__ import annotations
+
+from .driver import Database, Migrations
+
+migrations = Migrations("pacerelled")
+KNOWN = frozenset({"0001_first"})
+
+
+@migrations(name="0001_first")
+def first(db: Database) -> None:
+    for statement in FIRST.split(";"):
+        if statement.strip():
+            db.execute(statement)
+
+
+def unknown_migrations(db: Database) -> list[str]:
+    """Names that a newer version has applied to this store."""
+    return sorted(m.name for m in migrations.applied(db) if m.name not in KNOWN)
+
+
+# `seq` columns grow and are never used again (AUTOINCREMENT): they are cursors that outlive restarts.
+# Times are ISO 8601 UTC text, for people only.
+FIRST = """
+CREATE TABLE agents (
+    agent_id   TEXT PRIMARY KEY,
+    base_url   TEXT NOT NULL,
+    ws_url     TEXT,
+    e2ee       INTEGER NOT NULL,
+    created_at TEXT NOT NULL
+);
+CREATE TABLE signal_pieces (
+    agent_id TEXT NOT NULL,
+    piece    TEXT NOT NULL,
+    data     BLOB NOT NULL,
+    checksum BLOB NOT NULL,
+    PRIMARY KEY (agent_id, piece)
+);
+CREATE TABLE prekey_sets (
+    agent_id   TEXT NOT NULL,
+    signed_id  INTEGER NOT NULL,
+    bundle     TEXT NOT NULL,
+    one_time   TEXT NOT NULL,
+    published  INTEGER NOT NULL DEFAULT 0,
+    created_at TEXT NOT NULL,
+    PRIMARY KEY (agent_id, signed_id)
+);
+CREATE TABLE conversations (
+    agent_id        TEXT NOT NULL,
+    conversation_id TEXT NOT NULL,
+    is_group        INTEGER NOT NULL DEFAULT 0,
+    last_sender     TEXT,
+    last_device     TEXT,
+    last_message_id TEXT,
+    last_at         TEXT,
+    history_key_id  TEXT,
+    history_epoch   INTEGER,
+    history_key     BLOB,
+    PRIMARY KEY (agent_id, conversation_id)
+);
+CREATE TABLE devices (
+    agent_id        TEXT NOT NULL,
+    user_id         TEXT NOT NULL,
+    conversation_id TEXT NOT NULL,
+    device_id       TEXT NOT NULL,
+    identity_key    BLOB,
+    legacy          INTEGER NOT NULL DEFAULT 0,
+    first_seen      TEXT NOT NULL,
+    last_seen       TEXT NOT NULL,
+    PRIMARY KEY (agent_id, user_id, conversation_id, device_id)
+);
+CREATE TABLE group_keys (
+    agent_id        TEXT NOT NULL,
+    conversation_id TEXT NOT NULL,
+    key_id          TEXT NOT NULL,
+    epoch           INTEGER NOT NULL,
+    raw             BLOB NOT NULL,
+    PRIMARY KEY (agent_id, conversation_id, key_id, epoch)
+);
+CREATE TABLE receipts (
+    agent_id   TEXT NOT NULL,
+    message_id TEXT NOT NULL,
+    digest     TEXT NOT NULL,
+    at         TEXT NOT NULL,
+    PRIMARY KEY (agent_id, message_id)
+);
+CREATE TABLE requests (
+    seq             INTEGER PRIMARY KEY AUTOINCREMENT,
+    agent_id        TEXT NOT NULL,
+    message_id      TEXT NOT NULL,
+    conversation_id TEXT NOT NULL,
+    sender          TEXT NOT NULL,
+    device_id       TEXT,
+    is_group        INTEGER NOT NULL,
+    encrypted       INTEGER NOT NULL,
+    kind            TEXT NOT NULL,
+    text            TEXT NOT NULL,
+    detail          TEXT,
+    files           TEXT,
+    reply_to        TEXT,
+    received_at     TEXT NOT NULL,
+    handed_out      INTEGER NOT NULL DEFAULT 0,
+    processed_at    TEXT,
+    note            TEXT,
+    UNIQUE (agent_id, message_id)
+);
+CREATE INDEX requests_pending ON requests (agent_id, seq) WHERE processed_at IS NULL;
+CREATE INDEX requests_by_conversation ON requests (agent_id, conversation_id, seq);
+CREATE TABLE claims (
+    request_seq INTEGER PRIMARY KEY REFERENCES requests (seq) ON DELETE CASCADE,
+    agent_id    TEXT NOT NULL,
+    session_id  TEXT NOT NULL,
+    call_id     TEXT,
+    fresh       INTEGER NOT NULL,
+    since       TEXT NOT NULL
+);
+CREATE INDEX claims_by_session ON claims (session_id);
+CREATE TABLE sessions (
+    session_id TEXT PRIMARY KEY,
+    label      TEXT NOT NULL,
+    pid        INTEGER,
+    started    REAL
+);
+CREATE TABLE replies (
+    seq             INTEGER PRIMARY KEY AUTOINCREMENT,
+    agent_id        TEXT NOT NULL,
+    message_id      TEXT NOT NULL,
+    conversation_id TEXT NOT NULL,
+    recipient       TEXT NOT NULL,
+    device_id       TEXT,
+    kind            TEXT NOT NULL,
+    text            TEXT NOT NULL,
+    widget_id       TEXT,
+    widget          TEXT,
+    source_id       TEXT,
+    reply_to        TEXT,
+    envelope        TEXT NOT NULL,
+    state           TEXT NOT NULL,
+    reason          TEXT,
+    call_key        TEXT,
+    created_at      TEXT NOT NULL,
+    updated_at      TEXT NOT NULL,
+    UNIQUE (agent_id, message_id)
+);
+CREATE INDEX replies_open ON replies (agent_id, seq) WHERE state IN ('queued', 'sending', 'uncertain');
+CREATE INDEX replies_by_conversation ON replies (agent_id, conversation_id, seq);
+CREATE UNIQUE INDEX replies_by_call ON replies (agent_id, call_key) WHERE call_key IS NOT NULL;
+CREATE TABLE checkpoints (
+    agent_id        TEXT NOT NULL,
+    source_id       TEXT NOT NULL,
+    conversation_id TEXT NOT NULL,
+    summary         TEXT NOT NULL,
+    next_action     TEXT NOT NULL,
+    label           TEXT,
+    status          TEXT NOT NULL,
+    updated_at      TEXT NOT NULL,
+    PRIMARY KEY (agent_id, source_id)
+);
+CREATE TABLE quarantine (
+    id              INTEGER PRIMARY KEY AUTOINCREMENT,
+    agent_id        TEXT NOT NULL,
+    digest          TEXT NOT NULL,
+    reason          TEXT NOT NULL,
+    detail          TEXT NOT NULL,
+    message_id      TEXT,
+    conversation_id TEXT,
+    sender          TEXT,
+    device_id       TEXT,
+    frame           TEXT NOT NULL,
+    plaintext       BLOB,
+    times           INTEGER NOT NULL DEFAULT 1,
+    at              TEXT NOT NULL,
+    UNIQUE (agent_id, digest)
+);
+CREATE TABLE events (
+    seq      INTEGER PRIMARY KEY AUTOINCREMENT,
+    at       TEXT NOT NULL,
+    agent_id TEXT,
+    type     TEXT NOT NULL,
+    data     TEXT NOT NULL
+)
+"""
