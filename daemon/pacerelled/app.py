@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 
 from pacerelle_protocol.local import LocalPaths
 from pacerelled import __version__
@@ -52,7 +52,7 @@ async def run(paths: LocalPaths, settings: Settings, env: Mapping[str, str]) -> 
             control = ControlServer(hub, sockets["control"], paths=places, stop=stopping.set)
             try:
                 await hub.start()
-                await mcp_server.start()
+                mcp_server.start()
                 await control.start()
                 notify("READY=1\nSTATUS=Serving", env)
                 log.info("pacerelled %s serves (pid %d, %d agents)", __version__, os.getpid(), len(hub.agents()))
@@ -70,9 +70,9 @@ async def run(paths: LocalPaths, settings: Settings, env: Mapping[str, str]) -> 
             sockets[name].close()
 
 
-async def _in_time(work: asyncio.Future[object] | object, what: str) -> None:
+async def _in_time(work: Awaitable[object], what: str) -> None:
     try:
         async with asyncio.timeout(STOP_LIMIT):
-            await work  # type: ignore[misc]
+            await work
     except TimeoutError:
         log.error("Stopping the %s took longer than %.0f s; going on without", what, STOP_LIMIT)

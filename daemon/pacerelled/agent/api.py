@@ -6,7 +6,7 @@ nothing else escapes. All are cancellable; a cancelled `wait_for_messages` has c
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
 from .model import Checkpoint, Reply, Request, Session, WaitResult
@@ -128,7 +128,7 @@ class HubApi(Protocol):
     def agent(self, agent_id: str | None) -> AgentApi:
         """None or "-": the only one."""
 
-    def agents(self) -> list[AgentApi]: ...
+    def agents(self) -> Sequence[AgentApi]: ...
 
     async def add_agent(
         self,
@@ -156,5 +156,3 @@ class HubApi(Protocol):
 
         Returns the function that ends the subscription.
         """
-
-    def event_stream(self) -> AsyncIterator[dict[str, Any]]: ...

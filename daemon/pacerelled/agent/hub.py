@@ -17,7 +17,7 @@ from pacerelled.store import agents as agent_rows
 from pacerelled.store import events, requests
 from pacerelled.store.agents import AgentRow
 from pacerelled.store.custody import Keyring, token_from_outside
-from pacerelled.store.database import Store, now
+from pacerelled.store.database import Store, Tx, now
 
 from .agent import Agent
 from .model import Session
@@ -149,7 +149,12 @@ class Hub:
                 ws_url or (self._settings.ws_url if base_url is None else None),
                 e2ee,
             )
-            await self._store.run(lambda tx: (agent_rows.save_agent(tx, row), events.add(tx, agent_id, "agent.added")))
+
+            def save(tx: Tx) -> None:
+                agent_rows.save_agent(tx, row)
+                events.add(tx, agent_id, "agent.added")
+
+            await self._store.run(save)
             return await self._start_agent(row, token)
 
     async def remove_agent(self, agent_id: str, *, purge: bool = False) -> None:

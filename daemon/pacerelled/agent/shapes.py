@@ -44,8 +44,8 @@ def request(row: Any, session_id: str | None = None, call_id: str | None = None)
 def reply(row: Any, *, repeated: bool = False) -> Reply:
     """`row` has the columns of `store.replies`."""
     (
-        seq, message_id, conversation_id, recipient, device_id, kind, text, state, created_at, reason, widget_id, widget,
-        source_id, reply_to,
+        seq, message_id, conversation_id, recipient, device_id, kind, text, state, created_at, reason, widget_id,
+        widget, source_id, reply_to,
     ) = row  # fmt: skip
     return Reply(
         seq=seq,

@@ -136,7 +136,7 @@ async def obtain_store_key(
     if memo and _check_value(found.raw, memo["store_id"]) != memo["key_check"]:
         raise StoreKeyError(
             f"The key in {found.source} is not the key of the store {store}",
-            hint="store.db, store.json and store.key belong together: restore all of them from one backup. Nothing was changed.",
+            hint="store.db, store.json and store.key belong together: restore them together. Nothing was changed.",
         )
     return StoreKey(found.raw, found.source, new=bool(memo and not memo.get("created") and not store.exists()))
 

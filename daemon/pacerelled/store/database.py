@@ -200,7 +200,7 @@ def _mapped(error: Exception) -> StoreError:
     if "disk is full" in text or "disk I/O" in text or "readonly" in text or "unable to open" in text:
         return StoreUnavailable(
             f"The store cannot be written now: {text}",
-            hint="Free some disk space (or make the folder writable). Nothing is lost: unread messages wait at the relay.",
+            hint="Free some disk space (or make the folder writable). Unread messages wait at the relay.",
         )
     if "locked" in text or "busy" in text:
         return StoreUnavailable(f"The store is in use by another program: {text}", hint="Close what has store.db open.")

@@ -38,7 +38,8 @@ def insert_reply(tx: Tx, agent_id: str, reply: NewReply) -> int:
         " ?, 'queued', ?, ?, ?)",
         (
             agent_id, reply.message_id, reply.conversation_id, reply.recipient, reply.device_id, reply.kind, reply.text,
-            reply.widget_id, reply.widget, reply.source_id, reply.reply_to, reply.envelope, reply.call_key, tx.now, tx.now,
+            reply.widget_id, reply.widget, reply.source_id, reply.reply_to, reply.envelope, reply.call_key,
+            tx.now, tx.now,
         ),
     )  # fmt: skip
     seq: int = cursor.lastrowid

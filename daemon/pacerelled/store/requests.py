@@ -48,7 +48,8 @@ def insert_request(tx: Tx, agent_id: str, request: NewRequest, digest: str) -> i
         " kind, text, detail,"
         " files, reply_to, received_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
-            agent_id, request.message_id, request.conversation_id, request.sender, request.device_id, int(request.is_group),
+            agent_id, request.message_id, request.conversation_id, request.sender, request.device_id,
+            int(request.is_group),
             int(request.encrypted), request.kind, request.text,
             json.dumps(request.detail) if request.detail is not None else None,
             json.dumps(request.files) if request.files else None,
