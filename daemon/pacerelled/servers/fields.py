@@ -54,7 +54,7 @@ class Fields:
         raise _wrong(name, f"must be one of {', '.join(of)}")
 
     def flag(self, name: str, *, default: bool) -> bool:
-        value = self._values.pop(name, default)
+        value: object = self._values.pop(name, default)
         if self._parse_text and value in ("true", "false"):
             return value == "true"
         if isinstance(value, bool):

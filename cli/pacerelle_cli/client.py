@@ -1,0 +1,177 @@
+"""HTTP to the daemon over control.sock (docs/local-protocol.md)."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import quote, unquote, urlencode
+
+from pacerelle_protocol.local import LocalPaths
+
+from .errors import CliError, NotAnswering, NotRunning, Refused, refused
+
+ANSWER_TIMEOUT = 5.0  # seconds
+_CHUNK = 1024 * 1024
+
+
+class Daemon:
+    """The daemon of one store, as seen from outside. Every call makes its own connection.
+
+    All calls raise NotRunning, NotAnswering, Refused (the daemon's own error) or CliError.
+    """
+
+    def __init__(self, paths: LocalPaths) -> None:
+        self.paths = paths
+
+    def get(self, path: str, **query: object) -> dict[str, Any]:
+        return self.call("GET", path, query=query)[1]
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, object] | None = None,
+        body: Mapping[str, object] | IO[bytes] | None = None,
+        timeout: float = ANSWER_TIMEOUT,
+    ) -> tuple[int, dict[str, Any]]:
+        """The status and the answer (an empty one for 204). None in `query` and `body` means absent.
+
+        `body` is a JSON object or an open file, which is sent as it is. `timeout` is in seconds.
+        """
+        with self._answer(method, path, query, body, timeout) as response:
+            raw = response.read()
+            return response.status, json.loads(raw) if raw else {}
+
+    @contextmanager
+    def download(self, path: str, *, timeout: float = 60.0) -> Iterator[tuple[str, Iterator[bytes]]]:
+        """The name that the sender gave to the file (data, not a path) and its bytes in pieces."""
+        with self._answer("GET", path, None, None, timeout) as response:
+            disposition = response.getheader("Content-Disposition", "")
+            name = unquote(disposition.partition("filename*=UTF-8''")[2])
+            yield name, iter(lambda: response.read(_CHUNK), b"")
+
+    def is_up(self) -> bool:
+        """Whether somebody listens at the socket; says nothing about answers."""
+        connection = _UnixConnection(self.paths.control_sock, ANSWER_TIMEOUT)
+        try:
+            connection.connect()
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        except OSError as error:
+            raise self._explain(error, ANSWER_TIMEOUT) from error
+        finally:
+            connection.close()
+        return True
+
+    def owner(self) -> int | None:
+        """The pid in the lock file if that process is alive.
+
+        The lock itself is not tried: even a moment's shared lock could make a daemon that starts give up.
+        """
+        try:
+            pid = int(self.paths.lock.read_text())
+            os.kill(pid, 0)
+        except PermissionError:
+            return pid
+        except (OSError, ValueError):
+            return None
+        return pid
+
+    @contextmanager
+    def _answer(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, object] | None,
+        body: Mapping[str, object] | IO[bytes] | None,
+        timeout: float,
+    ) -> Iterator[http.client.HTTPResponse]:
+        target = path + _query(query or {})
+        headers = {"Connection": "close"}
+        content: bytes | IO[bytes] | None
+        if isinstance(body, Mapping):
+            content = json.dumps({k: v for k, v in body.items() if v is not None}).encode()
+        else:
+            content = body
+            if body is not None:
+                headers["Content-Length"] = str(os.fstat(body.fileno()).st_size)
+        connection = _UnixConnection(self.paths.control_sock, timeout)
+        try:
+            connection.request(method, target, content, headers)
+            response = connection.getresponse()
+            if response.status >= 400:
+                raise _refusal(response)
+            yield response
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise self._explain(error, timeout) from error
+        finally:
+            connection.close()
+
+    def _explain(self, error: Exception, timeout: float) -> CliError:
+        pid = self.owner()
+        named = f"pacerelled (pid {pid})" if pid else "pacerelled"
+        if isinstance(error, TimeoutError | BlockingIOError):
+            return NotAnswering(
+                f"{named} did not answer within {timeout:g} seconds.",
+                hint=f"It is busy or suspended. If it is suspended: kill -CONT {pid or 'PID'}",
+            )
+        if isinstance(error, FileNotFoundError | ConnectionRefusedError):
+            if pid:
+                return NotRunning(
+                    f"{named} is alive but does not listen at {self.paths.control_sock}.",
+                    hint="It is starting or stopping (try again), or was started with another --socket.",
+                )
+            return NotRunning(
+                "pacerelled is not running.", hint="Start it with: pacerelled  (an MCP host starts it by itself)"
+            )
+        if isinstance(error, PermissionError):
+            return CliError(
+                f"{self.paths.control_sock} belongs to another user.",
+                hint="Run this as the user who started pacerelled.",
+            )
+        if isinstance(error, ConnectionError | http.client.HTTPException):
+            return NotRunning(
+                f"{named} went away before it had answered.",
+                hint=f"See what it does with: pacerelle status. Its log is {self.paths.log}",
+            )
+        return CliError(f"The call to {named} failed ({type(error).__name__}).", hint=f"Log: {self.paths.log}")
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(os.fspath(self._path))
+
+
+def part(value: str) -> str:
+    """One part of a call's path. Only what came from the user or the daemon gets here; `-` is the only agent."""
+    return quote(value, safe="")
+
+
+def _query(values: Mapping[str, object]) -> str:
+    given = {
+        name: str(value).lower() if isinstance(value, bool) else value
+        for name, value in values.items()
+        if value is not None
+    }
+    return "?" + urlencode(given, quote_via=quote) if given else ""
+
+
+def _refusal(response: http.client.HTTPResponse) -> Refused:
+    try:
+        error = json.loads(response.read())["error"]
+        return refused(str(error["code"]), str(error["message"]), hint=str(error["hint"]))
+    except (ValueError, LookupError, TypeError):
+        return Refused("bad_answer", f"pacerelled answered with HTTP {response.status} and no reason.")

@@ -1,0 +1,72 @@
+"""`pacerelle stop`, `paths` and `version`."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+
+import click
+
+from . import show
+from .context import Cli, command, json_option, pass_cli
+from .errors import NotAnswering, NotRunning
+
+_STOP_WAIT = 15.0  # seconds; the daemon itself takes under 5
+_STOP_POLL = 0.05
+
+
+@command("stop", example="pacerelle stop")
+@json_option
+@pass_cli
+def stop(cli: Cli) -> None:
+    """Stop the daemon, and wait until it has ended. Hosts stay attached to nothing until it runs again."""
+    daemon = cli.daemon
+    try:
+        _, body = daemon.call("POST", "/v1/stop", body={})
+    except NotRunning:
+        if daemon.owner() is not None:
+            raise
+        pid = None
+    else:
+        pid = int(body["pid"])
+        until = time.monotonic() + _STOP_WAIT
+        while daemon.owner() == pid:
+            if time.monotonic() > until:
+                raise NotAnswering(
+                    f"pacerelled (pid {pid}) is still running after {_STOP_WAIT:g} seconds.",
+                    hint=f"Its log is {cli.paths.log}. As a last resort: kill {pid}",
+                )
+            time.sleep(_STOP_POLL)
+    if cli.json:
+        show.as_json({"stopped": pid is not None, "pid": pid})
+    else:
+        click.echo(f"pacerelled (pid {pid}) has ended." if pid else "pacerelled was not running.")
+
+
+@command("paths", example="pacerelle paths\npacerelle --store-root /tmp/s paths --json")
+@json_option
+@pass_cli
+def paths(cli: Cli) -> None:
+    """Files and sockets that the daemon uses; it need not be running."""
+    found = {field.name: os.fspath(getattr(cli.paths, field.name)) for field in dataclasses.fields(cli.paths)}
+    if cli.json:
+        show.as_json({"paths": found})
+    else:
+        width = max(map(len, found))
+        for name, path in found.items():
+            click.echo(f"{name:<{width}}  {path}")
+
+
+@command("version", example="pacerelle version")
+@json_option
+@pass_cli
+def version(cli: Cli) -> None:
+    """This program's version. The daemon's own is in `pacerelle status`."""
+    from importlib.metadata import version as installed
+
+    number = installed("pacerelled")
+    if cli.json:
+        show.as_json({"pacerelle": number})
+    else:
+        click.echo(f"pacerelle {number}")

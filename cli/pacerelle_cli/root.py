@@ -1,0 +1,78 @@
+"""`pacerelle` itself: the global options, and a list of commands that are imported when they are called.
+
+The list has each command's one line of help, so that `pacerelle --help` imports none of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Final
+
+import click
+
+from .context import Cli
+from .errors import CliError
+
+COMMANDS: Final = {
+    "status": ("pacerelle_cli.status:status", "Is everything well? Agents, connections, hosts."),
+    "agent": ("pacerelle_cli.agents:agent", "Add, list and remove agents; set their tokens."),
+    "inbox": ("pacerelle_cli.messages:inbox", "Requests that wait for work."),
+    "history": ("pacerelle_cli.messages:history", "Recent requests and replies."),
+    "send": ("pacerelle_cli.send:send", "Send a message, a file or a widget."),
+    "done": ("pacerelle_cli.messages:done", "Mark a request processed."),
+    "save": ("pacerelle_cli.save:save", "Save a request's attachments to a folder."),
+    "hosts": ("pacerelle_cli.status:hosts", "MCP hosts that are attached."),
+    "quarantine": ("pacerelle_cli.messages:quarantine", "Inbound messages that could not be accepted."),
+    "stop": ("pacerelle_cli.process:stop", "Stop the daemon."),
+    "paths": ("pacerelle_cli.process:paths", "Files and sockets of the daemon."),
+    "chat": ("pacerelle_phone.cli:chat", "A person's device in this terminal."),
+    "relay": ("pacerelle_relay.cli:relay", "Run a relay of your own."),
+    "demo": ("pacerelle_cli.demo:demo", "Show a message go from a phone to a host and back."),
+    "version": ("pacerelle_cli.process:version", "This program's version."),
+}
+
+
+class LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        try:
+            found: click.Command = getattr(importlib.import_module(module), name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not module.startswith(error.name):
+                raise
+            raise CliError(f"`pacerelle {cmd_name}` is not part of this installation.") from error
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="\b\nExample:\n  pacerelle status\n  pacerelle send 'On my way' --reply-to MESSAGE_ID",
+)
+@click.option(
+    "--store-root",
+    metavar="FOLDER",
+    help="Where the daemon keeps its store. [env: PACERELLE_STORE_ROOT; default: ~/.pacerelle/mcp]",
+)
+@click.option("--socket", metavar="PATH", help="The daemon's mcp.sock, if it is not in the store's folder.")
+@click.option("--json", is_flag=True, help="Print JSON with a version field instead of text.")
+@click.pass_context
+def root(ctx: click.Context, store_root: str | None, socket: str | None, json: bool) -> None:
+    """Talk to pacerelled: hand work to your AI assistant, see what waits, answer."""
+    ctx.obj = Cli(store_root, socket, json)
+    if os.environ.get("NO_COLOR"):
+        ctx.color = False
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # a terminal need not know every character

@@ -1,0 +1,110 @@
+"""`pacerelle status` and `pacerelle hosts`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from . import show
+from .context import Cli, command, json_option, pass_cli
+from .errors import EXIT_CODES, FAILED, LOGIN_NEEDED, RELAY_OFFLINE
+from .text import ago, duration, escape
+
+_COUNTS = ("pending", "claimed", "uncertain", "queued", "quarantined")
+
+
+@command("status", example="pacerelle status\npacerelle status --json | jq .health")
+@json_option
+@click.pass_context
+def status(ctx: click.Context) -> None:
+    """Health first, then agents and hosts.
+
+    \b
+    Exit code: 0 all is well, 1 another problem, 3 the daemon does not run or
+    does not answer, 4 login needed, 5 relay offline.
+    """
+    cli = ctx.ensure_object(Cli)
+    body = cli.daemon.get("/v1/status")
+    if cli.json:
+        show.as_json(body)
+    else:
+        _health(body)
+        if body["agents"]:
+            click.echo()
+            agents_table(body["agents"])
+        click.echo()
+        _hosts_table(body["hosts"])
+    ctx.exit(exit_code(body))
+
+
+@command("hosts", example="pacerelle hosts")
+@json_option
+@pass_cli
+def hosts(cli: Cli) -> None:
+    """MCP hosts that are attached, and how many requests each holds."""
+    body = cli.daemon.get("/v1/hosts")
+    if cli.json:
+        show.as_json(body)
+    else:
+        _hosts_table(body["hosts"])
+
+
+def exit_code(body: dict[str, Any]) -> int:
+    """The worst thing in an answer of GET /v1/status: a missing login before an unreachable relay before the rest."""
+    codes = {EXIT_CODES.get(problem["code"], FAILED) for problem in body["health"]["problems"]}
+    codes |= {LOGIN_NEEDED for agent in body["agents"] if agent["login"] != "ok"}
+    codes |= {RELAY_OFFLINE for agent in body["agents"] if agent["connection"] != "connected"}
+    return next((code for code in (LOGIN_NEEDED, RELAY_OFFLINE, FAILED) if code in codes), 0)
+
+
+def agents_table(agents: list[dict[str, Any]]) -> None:
+    show.table(
+        ["AGENT", "CONNECTION", "LOGIN", "RELAY TRAFFIC", *(name.upper() for name in _COUNTS)],
+        [
+            [
+                agent["agent_id"],
+                agent["connection"],
+                agent["login"],
+                ago(agent["last_traffic_age_s"]),
+                *(agent[name] for name in _COUNTS),
+            ]
+            for agent in agents
+        ],
+    )
+
+
+def _health(body: dict[str, Any]) -> None:
+    daemon, problems = body["daemon"], body["health"]["problems"]
+    running = f"pacerelled {daemon['version']}, pid {daemon['pid']}, up {duration(daemon['uptime_s'])}"
+    if not problems:
+        click.echo(f"{click.style('OK', fg='green')}  {running}")
+        if not body["agents"]:
+            click.echo("    No agent yet. Add one with: pacerelle agent add AGENT_ID")
+        return
+    noun = "problem" if len(problems) == 1 else "problems"
+    click.echo(f"{click.style(f'{len(problems)} {noun}', fg='red')}  {running}")
+    for problem in problems:
+        about = f"{problem['agent_id']}: " if problem.get("agent_id") else ""
+        click.echo(f"  {escape(about + problem['message'])}")
+        if problem["hint"]:
+            click.echo(f"    {escape(problem['hint'])}")
+
+
+def _hosts_table(hosts: list[dict[str, Any]]) -> None:
+    if not hosts:
+        click.echo("No host is attached.")
+        return
+    show.table(
+        ["HOST", "AGENT", "CONNECTED", "LAST ACTIVE", "REQUESTS HELD"],
+        [
+            [
+                host["label"],
+                host["agent_id"] or "",
+                duration(host["connected_s"]) if host["connected"] else "no",
+                ago(host["idle_s"]),
+                host["claims"],
+            ]
+            for host in hosts
+        ],
+    )
