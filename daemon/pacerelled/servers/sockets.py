@@ -17,8 +17,7 @@ from pathlib import Path
 from weakref import WeakKeyDictionary
 
 from pacerelle_protocol.local import MAX_SOCKET_PATH
-
-from ..errors import ConfigError, SocketPathError
+from pacerelled.errors import ConfigError, SocketPathError
 
 INHERITED_NAMES = ("mcp", "control")
 

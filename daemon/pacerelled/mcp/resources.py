@@ -1,0 +1,118 @@
+"""The two resources, and telling hosts of both protocol eras that they changed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from mcp.server import ServerRequestContext
+from mcp.server.session import ServerSession
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ResourceUpdated
+from mcp_types import Resource, SubscriptionsListenRequestParams, SubscriptionsListenResult
+
+from pacerelled.agent.api import AgentApi, HubApi
+from pacerelled.agent.model import Session
+from pacerelled.errors import AgentError
+
+from .results import NOTICE
+
+CURRENT_CONVERSATION = "conversation://current"
+PENDING_WIDGET = "widget://pending"
+MIME = "application/json"
+
+RESOURCES = {
+    resource.uri: resource
+    for resource in (
+        Resource(
+            uri=CURRENT_CONVERSATION,
+            name="current_conversation",
+            title="Current conversation",
+            description="The conversation of the newest request: its id, person and device.",
+            mime_type=MIME,
+        ),
+        Resource(
+            uri=PENDING_WIDGET,
+            name="pending_widget",
+            title="Pending widget response",
+            description="The newest answer to a widget that is not processed yet.",
+            mime_type=MIME,
+        ),
+    )
+}
+
+_TOPICS = {"conversation": CURRENT_CONVERSATION, "widget": PENDING_WIDGET}
+
+
+async def read(agent: AgentApi, uri: str) -> dict[str, Any]:
+    """The content of one of `RESOURCES`."""
+    if uri == CURRENT_CONVERSATION:
+        return {"conversation": await agent.current_conversation(), "notice": NOTICE}
+    request = await agent.pending_widget()
+    return {"widget_response": request.as_dict() if request else None, "notice": NOTICE}
+
+
+class Updates:
+    """Tells one connection's host which of its resources changed. Costs nothing until a host subscribes.
+
+    Changes that come faster than the host reads are told once.
+    """
+
+    def __init__(self, hub: HubApi, session: Session) -> None:
+        self._hub = hub
+        self._session = session
+        self._changed: set[str] = set()
+        self._wake = asyncio.Event()
+        self._handshake: dict[str, ServerSession] = {}  # resources/subscribe
+        self._bus = InMemorySubscriptionBus()  # subscriptions/listen
+        self._listen = ListenHandler(self._bus)
+        self._task: asyncio.Task[None] | None = None
+        self._unsubscribe: Callable[[], None] = lambda: None
+
+    def subscribe(self, uri: str, host: ServerSession) -> None:
+        self._handshake[uri] = host
+        self._start()
+
+    def unsubscribe(self, uri: str) -> None:
+        self._handshake.pop(uri, None)
+
+    async def listen(
+        self, context: ServerRequestContext[Any], params: SubscriptionsListenRequestParams
+    ) -> SubscriptionsListenResult:
+        self._start()
+        return await self._listen(context, params)
+
+    async def aclose(self) -> None:
+        self._unsubscribe()
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    def _start(self) -> None:
+        if self._task is None:
+            self._unsubscribe = self._hub.subscribe(self._note)
+            self._task = asyncio.create_task(self._tell())
+
+    def _note(self, agent_id: str, topic: str) -> None:
+        uri = _TOPICS.get(topic)
+        if uri is not None and self._is_ours(agent_id):
+            self._changed.add(uri)
+            self._wake.set()
+
+    def _is_ours(self, agent_id: str) -> bool:
+        try:
+            return self._hub.agent_for(self._session).agent_id == agent_id
+        except AgentError:
+            return False
+
+    async def _tell(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            changed, self._changed = self._changed, set()
+            for uri in sorted(changed):
+                await self._bus.publish(ResourceUpdated(uri))
+                if host := self._handshake.get(uri):
+                    await host.send_resource_updated(uri)

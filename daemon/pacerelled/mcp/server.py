@@ -1,0 +1,175 @@
+"""The MCP server of one session. It is cheap (about 10 µs and 2 KB), so every connection gets its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import mcp_types as types
+from mcp.server import Server, ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult
+from mcp.shared.exceptions import MCPError
+
+from pacerelled import __version__
+from pacerelled.agent.api import HubApi
+from pacerelled.agent.model import Session
+from pacerelled.errors import AgentError, PacerelledError
+
+from . import texts
+from .arguments import check, close_name, example_call
+from .resources import MIME, RESOURCES, Updates, read
+from .results import failure, json_text, success, unexpected
+from .schemas import TOOLS
+from .tools import RUN, Call
+
+Context = ServerRequestContext[Any]
+
+MAX_IN_FLIGHT = 512  # requests of one host at a time
+_MAX_NAME = 100  # characters of a client's name or version that are kept
+
+
+def build_server(hub: HubApi, session: Session) -> Server:
+    """A server for one connection of `session`. Both protocol eras are served; the host's first request decides."""
+    host = _Host(hub, session)
+
+    @asynccontextmanager
+    async def lifespan(_: Server) -> AsyncIterator[dict[str, Any]]:
+        try:
+            yield {}
+        finally:
+            await host.updates.aclose()
+
+    server = Server(
+        "pacerelle",
+        version=__version__,
+        title="Pacerelle",
+        instructions=texts.INSTRUCTIONS,
+        lifespan=lifespan,
+        on_list_tools=host.list_tools,
+        on_call_tool=host.call_tool,
+        on_list_prompts=host.list_prompts,
+        on_get_prompt=host.get_prompt,
+        on_list_resources=host.list_resources,
+        on_list_resource_templates=host.list_resource_templates,
+        on_read_resource=host.read_resource,
+        on_subscribe_resource=host.subscribe,
+        on_unsubscribe_resource=host.unsubscribe,
+        on_subscriptions_listen=host.updates.listen,
+    )
+    server.middleware.append(host.observe)
+    return server
+
+
+class _Host:
+    """What a session's host may ask for."""
+
+    def __init__(self, hub: HubApi, session: Session) -> None:
+        self._hub = hub
+        self._session = session
+        self._in_flight = 0
+        self.updates = Updates(hub, session)
+
+    async def observe(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        """Around every request and notification: notes who the host is and that it lives, and bounds what it asks."""
+        self._session.last_active = time.monotonic()
+        if ctx.request_id is None:
+            return await call_next(ctx)
+        if self._in_flight >= MAX_IN_FLIGHT:
+            raise MCPError(types.INTERNAL_ERROR, f"At most {MAX_IN_FLIGHT} requests at a time: wait for some answers.")
+        _refuse_odd_arguments(ctx)
+        if ctx.session.client_params is not None:
+            self._note_client(ctx.session.client_params.client_info)
+        self._in_flight += 1
+        try:
+            result = await call_next(ctx)
+        finally:
+            self._in_flight -= 1
+            self._session.last_active = time.monotonic()
+        if ctx.method == "initialize" and ctx.params is not None:
+            self._note_client(types.InitializeRequestParams.model_validate(ctx.params, by_name=False).client_info)
+        return result
+
+    def _note_client(self, info: types.Implementation) -> None:
+        self._session.client = _printable(info.title or info.name) or None
+        self._session.client_version = _printable(info.version) or None
+
+    async def list_tools(self, ctx: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[spec.tool for spec in TOOLS.values()])
+
+    async def call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+        spec = TOOLS.get(params.name)
+        if spec is None:
+            meant = close_name(params.name, TOOLS)
+            problem = AgentError(
+                "There is no such tool" + (f"; did you mean {meant}?" if meant else "."),
+                hint=f"The tools are {', '.join(TOOLS)}.",
+                code="unknown_tool",
+            )
+            return failure(problem, example="get_status {}")
+        try:
+            arguments = check(spec, params.arguments or {})
+            call = Call(self._hub, self._hub.agent_for(self._session), self._session, ctx)
+            return success(await RUN[params.name](call, arguments))
+        except PacerelledError as problem:
+            return failure(problem, example=example_call(spec))
+        except Exception as problem:
+            return failure(unexpected(problem), example=example_call(spec))
+
+    async def list_prompts(self, ctx: Context, params: types.PaginatedRequestParams | None) -> types.ListPromptsResult:
+        prompt = types.Prompt(name=texts.PROMPT_NAME, title=texts.PROMPT_TITLE, description=texts.PROMPT_DESCRIPTION)
+        return types.ListPromptsResult(prompts=[prompt])
+
+    async def get_prompt(self, ctx: Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+        if params.name != texts.PROMPT_NAME:
+            raise MCPError(types.INVALID_PARAMS, f"There is no such prompt; there is {texts.PROMPT_NAME}.")
+        message = types.PromptMessage(role="user", content=types.TextContent(text=texts.PROMPT))
+        return types.GetPromptResult(description=texts.PROMPT_DESCRIPTION, messages=[message])
+
+    async def list_resources(
+        self, ctx: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListResourcesResult:
+        return types.ListResourcesResult(resources=list(RESOURCES.values()))
+
+    async def list_resource_templates(
+        self, ctx: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListResourceTemplatesResult:
+        return types.ListResourceTemplatesResult(resource_templates=[])  # hosts ask without looking at capabilities
+
+    async def read_resource(self, ctx: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+        _known(params.uri)
+        try:
+            content = await read(self._hub.agent_for(self._session), params.uri)
+        except Exception as error:
+            problem = error if isinstance(error, PacerelledError) else unexpected(error)
+            raise MCPError(types.INTERNAL_ERROR, f"{problem.message} {problem.hint}".strip()) from None
+        text = types.TextResourceContents(uri=params.uri, mime_type=MIME, text=json_text(content))
+        return types.ReadResourceResult(contents=[text])
+
+    async def subscribe(self, ctx: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
+        _known(params.uri)
+        self.updates.subscribe(params.uri, ctx.session)
+        return types.EmptyResult()
+
+    async def unsubscribe(self, ctx: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
+        self.updates.unsubscribe(params.uri)
+        return types.EmptyResult()
+
+
+def _known(uri: str) -> None:
+    if uri not in RESOURCES:
+        raise MCPError(types.INVALID_PARAMS, f"There is no such resource; there are {', '.join(RESOURCES)}.")
+
+
+def _refuse_odd_arguments(ctx: Context) -> None:
+    """The SDK refuses arguments that are no object as well, but without saying why."""
+    if ctx.method != "tools/call" or ctx.params is None:
+        return
+    if not isinstance(ctx.params.get("arguments"), dict | None):
+        raise MCPError(types.INVALID_PARAMS, 'The tool\'s arguments must be a JSON object, e.g. {"limit": 10}.')
+
+
+def _printable(text: str) -> str:
+    """Names are shown on terminals."""
+    return "".join(c for c in text[:_MAX_NAME] if c.isprintable())

@@ -1,0 +1,194 @@
+"""What the eight tools do: arguments that were checked become a call of the domain, its result a host's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from mcp.server import ServerRequestContext
+
+from pacerelled.agent.api import AgentApi, HubApi
+from pacerelled.agent.model import Reply, Session
+from pacerelled.errors import InvalidArgument
+
+from .results import NOTICE
+
+Arguments = dict[str, Any]
+
+PROGRESS_EVERY = 15.0  # seconds: well under the minute after which hosts give a silent call up
+
+_MAX_CURSOR = 2**63 - 1
+_SENT = (
+    "message_id",
+    "state",
+    "reason",
+    "conversation_id",
+    "to",
+    "device_id",
+    "widget_id",
+    "source_message_id",
+    "created_at",
+    "repeated",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One tool call: who asks, for which agent."""
+
+    hub: HubApi
+    agent: AgentApi
+    session: Session
+    context: ServerRequestContext[Any]
+
+    @property
+    def id(self) -> str:
+        """The same for a repeated call. Request ids 1 and "1" are two calls."""
+        return json.dumps(self.context.request_id)
+
+
+async def get_status(call: Call, _: Arguments) -> dict[str, Any]:
+    agent_id = call.agent.agent_id
+    status = dict(await call.agent.status())
+    health = (await call.hub.status())["health"]
+    sessions = [s for s in call.hub.sessions() if s.get("agent_id") in (None, agent_id)]
+    return {
+        "agent_id": agent_id,
+        "connection": status.pop("connection"),
+        "pending_requests": status.pop("pending"),
+        "uncertain_sends": status.pop("uncertain_sends"),
+        **status,
+        "problems": [p for p in health["problems"] if p.get("agent_id") in (None, agent_id)],
+        "hosts": [{**s, "this_session": s.get("session") == call.session.id} for s in sessions],
+    }
+
+
+async def wait_for_messages(call: Call, arguments: Arguments) -> dict[str, Any]:
+    timeout = arguments["timeoutMs"] / 1000
+    with _progress(call.context, timeout):
+        found = await call.agent.wait_for_messages(
+            call.session,
+            timeout=timeout,
+            conversation_id=arguments["conversationId"],
+            limit=arguments["limit"],
+            after=_cursor(arguments["afterCursor"]),
+            include_claimed=arguments["includeClaimed"],
+            call_id=call.id,
+        )
+    result = found.as_dict()
+    if found.messages:
+        result["notice"] = NOTICE
+    return result
+
+
+async def send_message(call: Call, arguments: Arguments) -> dict[str, Any]:
+    reply = await call.agent.send_message(
+        call.session,
+        text=arguments["text"],
+        source_message_id=arguments["sourceMessageId"],
+        conversation_id=arguments["conversationId"],
+        to=arguments["to"],
+        reply_to_message_id=arguments["replyToMessageId"],
+        call_id=call.id,
+    )
+    return _sent(reply)
+
+
+async def send_widget(call: Call, arguments: Arguments) -> dict[str, Any]:
+    reply = await call.agent.send_widget(
+        call.session,
+        widget=arguments["widgetJson"],
+        source_message_id=arguments["sourceMessageId"],
+        conversation_id=arguments["conversationId"],
+        to=arguments["to"],
+        call_id=call.id,
+    )
+    return _sent(reply)
+
+
+async def mark_processed(call: Call, arguments: Arguments) -> dict[str, Any]:
+    request = await call.agent.mark_processed(call.session, arguments["messageId"], note=arguments["note"])
+    return {
+        "message_id": request.message_id,
+        "conversation_id": request.conversation_id,
+        "processed_at": request.processed_at,
+        "note": request.note,
+    }
+
+
+async def get_history(call: Call, arguments: Arguments) -> dict[str, Any]:
+    history = await call.agent.history(conversation_id=arguments["conversationId"], limit=arguments["limit"])
+    return {**history, "notice": NOTICE}
+
+
+async def save_checkpoint(call: Call, arguments: Arguments) -> dict[str, Any]:
+    checkpoint = await call.agent.save_checkpoint(
+        call.session,
+        source_message_id=arguments["sourceMessageId"],
+        summary=arguments["summary"],
+        next_action=arguments["nextAction"],
+        host_session_label=arguments["hostSessionLabel"],
+        status=arguments["status"],
+    )
+    return checkpoint.as_dict()
+
+
+async def get_checkpoints(call: Call, arguments: Arguments) -> dict[str, Any]:
+    found = await call.agent.checkpoints(
+        conversation_id=arguments["conversationId"], include_completed=arguments["includeCompleted"]
+    )
+    return {"checkpoints": [c.as_dict() for c in found], "notice": NOTICE}
+
+
+RUN: dict[str, Callable[[Call, Arguments], Awaitable[dict[str, Any]]]] = {
+    tool.__name__: tool
+    for tool in (
+        get_status,
+        wait_for_messages,
+        send_message,
+        send_widget,
+        mark_processed,
+        get_history,
+        save_checkpoint,
+        get_checkpoints,
+    )
+}
+
+
+def _sent(reply: Reply) -> dict[str, Any]:
+    whole = reply.as_dict()
+    return {name: whole[name] for name in _SENT}
+
+
+def _cursor(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) <= 19 and int(text) <= _MAX_CURSOR):
+        raise InvalidArgument(
+            "afterCursor is not a cursor that an earlier result gave",
+            argument="afterCursor",
+            hint="Leave afterCursor out to see every unfinished request.",
+        )
+    return int(text)
+
+
+@contextmanager
+def _progress(context: ServerRequestContext[Any], timeout: float) -> Iterator[None]:
+    """Tells a host that asked for it that its call still waits; the SDK drops what it did not ask for."""
+
+    async def tell() -> None:
+        waited = PROGRESS_EVERY
+        while True:
+            await asyncio.sleep(PROGRESS_EVERY)
+            await context.session.report_progress(waited, timeout, "Waiting for messages")
+            waited += PROGRESS_EVERY
+
+    teller = asyncio.create_task(tell())
+    try:
+        yield
+    finally:
+        teller.cancel()

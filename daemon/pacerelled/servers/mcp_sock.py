@@ -1,0 +1,196 @@
+"""mcp.sock: where the shims of MCP hosts connect (docs/local-protocol.md).
+
+A connection is a hello, then one MCP session. The listening socket is read by hand rather than by `asyncio.Server`: on
+Python 3.12.1 that one cannot be waited for while a client idles, and it reports a lack of descriptors a hundred times
+for each try.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+
+from pacerelle_protocol.errors import LocalProtocolError
+from pacerelle_protocol.local import Hello, parse_hello, refused_line, welcome_line
+from pacerelled.agent.api import HubApi
+from pacerelled.agent.model import Session
+from pacerelled.errors import AgentExists, PacerelledError, StoreUnavailable
+from pacerelled.mcp.results import unexpected
+from pacerelled.mcp.server import build_server
+from pacerelled.mcp.stream import LineReader, serve_stream
+
+from .sockets import peer_uid
+
+log = logging.getLogger(__name__)
+
+HELLO_TIMEOUT = 10.0  # seconds
+_ACCEPT_PAUSE = 1.0  # seconds to wait when the process has run out of descriptors
+_STOP_TIME = 0.8  # seconds that the connections get to end
+
+
+class Refused(Exception):
+    """Why a client is not served; becomes the `refused` line."""
+
+    def __init__(self, code: str, message: str, hint: str, *, retry: bool = False) -> None:
+        super().__init__(message)
+        self.code = code
+        self.line = refused_line(code=code, message=message, hint=hint, retry=retry)
+
+
+class McpSocketServer:
+    """Serves `hub` to MCP hosts on `sock`, a listening Unix socket that belongs to this server from now on.
+
+    `version` is what the daemon calls itself in its welcome.
+    """
+
+    def __init__(self, hub: HubApi, sock: socket.socket, *, version: str) -> None:
+        self._hub = hub
+        self._sock = sock
+        self._version = version
+        self._connections: set[_Connection] = set()
+        self._by_session: dict[str, _Connection] = {}
+        self._resume: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Accepts from now on. Needs the running loop."""
+        asyncio.get_running_loop().add_reader(self._sock, self._accept)
+
+    async def stop(self) -> None:
+        """Closes the socket and every connection, within a second, also when hosts idle or calls wait.
+
+        Calls in flight are not answered: a shim makes them again at the next daemon.
+        """
+        if self._resume is not None:
+            self._resume.cancel()
+        asyncio.get_running_loop().remove_reader(self._sock)
+        self._sock.close()
+        for connection in self._connections:
+            connection.close()
+        if self._connections:
+            _, late = await asyncio.wait([c.task for c in self._connections], timeout=_STOP_TIME)
+            if late:
+                log.warning("%d connections to hosts did not end in time", len(late))
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._sock.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            # Out of descriptors or memory. The socket stays readable: without a pause this would spin.
+            log.error("cannot accept a connection on mcp.sock: %s", error.strerror)
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(self._sock)
+            self._resume = loop.call_later(_ACCEPT_PAUSE, self.start)
+            return
+        sock.setblocking(False)
+        connection = _Connection(sock, self._serve)
+        self._connections.add(connection)
+        connection.task.add_done_callback(lambda _: self._connections.discard(connection))
+
+    async def _serve(self, connection: _Connection) -> None:
+        """One connection from its hello to its end."""
+        reader, writer = await asyncio.open_unix_connection(sock=connection.sock)
+        connection.writer = writer
+        try:
+            lines = LineReader(reader)
+            session = await self._greet(connection, lines)
+            if session is None:
+                return
+            try:
+                writer.write(welcome_line(daemon=self._version, session=session.id))
+                await serve_stream(build_server(self._hub, session), lines, writer)
+            finally:
+                del self._by_session[session.id]
+                self._hub.close_session(session)
+        except Refused as refused:
+            log.warning("refused a client on mcp.sock: %s", refused.code)
+            writer.write(refused.line)
+        except OSError:
+            pass  # the client is gone
+        except Exception as error:
+            unexpected(error)
+        finally:
+            writer.transport.abort()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+    async def _greet(self, connection: _Connection, lines: LineReader) -> Session | None:
+        """The session that the client's hello opens; None if it left without one. Raises Refused."""
+        if peer_uid(connection.sock) != os.geteuid():
+            raise Refused("not_owner", "This daemon serves only the user who runs it.", "Start your own pacerelled.")
+        try:
+            async with asyncio.timeout(HELLO_TIMEOUT):
+                line = await lines.next()
+        except TimeoutError:
+            raise Refused("bad_hello", f"No hello within {HELLO_TIMEOUT:g} s.", _USE_SHIM) from None
+        if line is None:
+            return None
+        try:
+            hello = parse_hello(line if isinstance(line, bytes) else b"")
+        except LocalProtocolError as error:
+            raise Refused(error.reason, f"{error}.", _USE_SHIM) from None
+        try:
+            if hello.agent_id is not None:
+                await self._hub.add_agent(
+                    hello.agent_id,
+                    token=hello.token,
+                    base_url=hello.base_url,
+                    ws_url=hello.ws_url,
+                    e2ee=hello.e2ee,
+                )
+            while older := self._by_session.get(hello.session):
+                older.close()
+                await asyncio.wait([older.task])
+            session = self._hub.open_session(_session(hello))
+        except PacerelledError as error:
+            code = "agent_conflict" if isinstance(error, AgentExists) else error.code
+            retry = isinstance(error, StoreUnavailable)
+            raise Refused(code, error.message, error.hint, retry=retry) from None
+        self._by_session[session.id] = connection
+        connection.greeted = True
+        return session
+
+
+class _Connection:
+    """A client's socket and the task that serves it."""
+
+    def __init__(self, sock: socket.socket, serve: Callable[[_Connection], Coroutine[None, None, None]]) -> None:
+        self.sock = sock
+        self.writer: asyncio.StreamWriter | None = None
+        self.greeted = False
+        self.task = asyncio.create_task(serve(self))
+        self.task.add_done_callback(lambda _: sock.close())  # also when it was cancelled before its first step
+
+    def close(self) -> None:
+        """Ends it at once. The task is done soon after."""
+        if self.writer is not None:
+            if not self.greeted:
+                self.writer.write(_STOPPING)
+            # Before the task: what the MCP layer answers to calls that it cancels must not reach the shim, which
+            # would take it for the call's result instead of making the call again.
+            self.writer.transport.abort()
+        self.task.cancel()
+
+
+_USE_SHIM = "Connect with pacerelle-mcp of the daemon's version; it speaks this protocol."
+_STOPPING = refused_line(code="stopping", message="The daemon is stopping.", hint="Connect again.", retry=True)
+
+
+def _session(hello: Hello) -> Session:
+    now = time.monotonic()
+    return Session(
+        id=hello.session,
+        transport="stdio",
+        agent_id=hello.agent_id,
+        pid=hello.pid,
+        host=hello.host,
+        cwd=hello.cwd,
+        since=now,
+        last_active=now,
+    )
