@@ -298,6 +298,7 @@ class Agent:
         """Claims what there is. If the caller is cancelled meanwhile, what it claimed goes back."""
 
         def job(tx: Tx) -> tuple[list[Any], list[int], bool]:
+            self._sessions.remember(tx, session)
             rows, fresh, more = requests.take(
                 tx,
                 self.agent_id,
@@ -308,8 +309,6 @@ class Agent:
                 include_claimed=include_claimed,
                 call_id=call_id,
             )
-            if fresh:
-                self._sessions.remember(tx, session)
             for seq in fresh:
                 events.add(tx, self.agent_id, "request.claimed", seq=seq, session=session.id)
             return rows, fresh, more

@@ -82,7 +82,7 @@ class Sessions:
         return [s for s in self._sessions.values() if s.connected]
 
     def remember(self, tx: Tx, session: Session) -> None:
-        """Writes who a session is, once, when it first claims something: its label is shown with the claim."""
+        """Writes who a session is, once, before it claims something: its label is shown with the claim."""
         if session.id not in self._saved:
             requests.save_session(tx, session.id, session.label, session.pid, self._started.get(session.id))
             tx.after_commit(lambda: self._saved.add(session.id))

@@ -193,7 +193,8 @@ def save_session(tx: Tx, session_id: str, label: str, pid: int | None, started: 
 
 
 def claiming_sessions(tx: Tx) -> list[tuple[str, str | None, int | None, float | None]]:
-    """(session id, label, shim's pid, its start time) of every session that holds a claim."""
+    """(session id, label, shim's pid, its start time) of every session that holds a claim; the others are forgotten."""
+    tx.execute("DELETE FROM sessions WHERE session_id NOT IN (SELECT session_id FROM claims)")
     rows = tx.all(
         "SELECT DISTINCT c.session_id, s.label, s.pid, s.started FROM claims c LEFT JOIN sessions s ON"
         " s.session_id = c.session_id"
