@@ -1,0 +1,1 @@
+"""A person's device: its own process, its own Signal identity, one home directory (docs/phone.md)."""
