@@ -13,279 +13,214 @@ many bytes)::
 
 The order inside a section is a hash map's. A list of base keys grows with every session that uses its prekeys, so each
 key is its own piece. A piece's value is its entry's bytes, names and ids included: its name can be computed from it,
-and is, when a state is loaded.
-
-libsignal ends the process over some malformed snapshots and loads another agent's without a word, so a further piece
-says whose the state is, and `join` checks all that it can before libsignal sees anything.
+and is, when a state is loaded. One piece more, `owner`, says whose state it is: the runtime loads another agent's
+without a word.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 
-from . import _protobuf
+from . import _protobuf, _records
+from ._records import u32, u32_bytes
 from .errors import StateError
 
 HEAD = "head"
 OWNER = "owner"
-PUBLIC_KEY_BYTES = 33
-PRIVATE_KEY_BYTES = 32
-SIGNATURE_BYTES = 64
-KYBER_PUBLIC_BYTES = 1569
-KYBER_PRIVATE_BYTES = 3169
 
 _MAGIC = b"\x04\x00\x00\x00AGSP\x01\x00\x00\x00"
-_u32 = struct.Struct("<I")
-_2u32 = struct.Struct("<II")
-_3u32 = struct.Struct("<III")
+_IDS = struct.Struct("<II")
+_LIST = struct.Struct("<III")
+
+Pieces = dict[str, bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of a section: its bytes in the snapshot and the pieces it is stored as (several for base keys)."""
+    """One entry of a section: its bytes in the snapshot, and the pieces it is stored as (several for base keys)."""
 
-    raw: bytes
-    pieces: tuple[tuple[str, bytes], ...]
+    raw: bytes = field(repr=False)
+    pieces: Pieces = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Section:
+    raw: bytes = field(repr=False)
+    entries: tuple[Entry, ...] = field(repr=False)
+
+    @cached_property
+    def pieces(self) -> Pieces:
+        return {name: value for entry in self.entries for name, value in entry.pieces.items()}
+
+    @cached_property
+    def positions(self) -> dict[str, int]:
+        """By the name of an entry's first piece."""
+        return {next(iter(entry.pieces), ""): index for index, entry in enumerate(self.entries)}
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A parsed snapshot of the store named `owner`. `sections` in the order of the layout."""
+    """A parsed snapshot. `sections` by their prefix, in the order of the layout."""
 
-    owner: str
-    head: bytes
-    sections: tuple[tuple[Entry, ...], ...]
+    head: bytes = field(repr=False)
+    sections: dict[str, Section]
 
-    def pieces(self) -> dict[str, bytes]:
-        out = {OWNER: self.owner.encode(), HEAD: self.head}
-        for entry in chain.from_iterable(self.sections):
-            out.update(entry.pieces)
+    def pieces(self, owner: str) -> Pieces:
+        out = {OWNER: owner.encode(), HEAD: self.head}
+        for section in self.sections.values():
+            out.update(section.pieces)
         return out
 
+    def identity_key(self) -> bytes:
+        pair, _ = u32_bytes(self.head, len(_MAGIC))
+        return _protobuf.single_bytes(pair, 1)
 
-Reader = Callable[[bytes, int], tuple[Entry, int]]
+    def registration_id(self) -> int:
+        return u32(self.head, len(self.head) - 4)[0]
 
 
-def split(data: bytes, owner: str, previous: Snapshot | None = None) -> Snapshot:
-    """Parses a snapshot. Entries that stand as in `previous` are recognised, not parsed: that is most of the cost.
+def difference(now: Snapshot, before: Snapshot) -> tuple[Pieces, frozenset[str]]:
+    """The pieces that `now` has new or otherwise, and the names that only `before` has. The heads are the same."""
+    changed: Pieces = {}
+    gone: set[str] = set()
+    for prefix, section in now.sections.items():
+        old = before.sections[prefix]
+        if section is not old:
+            changed.update((name, value) for name, value in section.pieces.items() if old.pieces.get(name) != value)
+            gone.update(old.pieces.keys() - section.pieces.keys())
+    return changed, frozenset(gone)
+
+
+def split(data: bytes, previous: Snapshot | None = None) -> Snapshot:
+    """Parses a snapshot. What stands as in `previous` is recognised, not parsed: the cost stays near the export's own.
 
     Raises StateError for anything but the whole layout.
     """
     try:
         if not data.startswith(_MAGIC):
             raise StateError("unknown_layout", "the Signal state has an unknown layout")
-        _, at = _bytes(data, len(_MAGIC))
-        at += _u32.size
-        head = _cut(data, 0, at)
-        sections = []
-        for number, (_, read) in enumerate(_SECTIONS):
-            known = previous.sections[number] if previous else ()
-            entries, at = _section(data, at, read, known)
-            sections.append(entries)
+        _, at = u32_bytes(data, len(_MAGIC))
+        _, at = u32(data, at)
+        head = data[:at]
+        sections = {}
+        for prefix, read in _READERS.items():
+            sections[prefix] = _section(data, at, read, previous.sections[prefix] if previous else _NOTHING)
+            at += len(sections[prefix].raw)
     except (struct.error, UnicodeDecodeError):
         raise StateError("damaged", "the Signal state ends early or has an unreadable name") from None
     if at != len(data):
         raise StateError("unknown_layout", "the Signal state has more sections than are known")
-    return Snapshot(owner, head, tuple(sections))
+    return Snapshot(head, sections)
 
 
-def _section(data: bytes, at: int, read: Reader, known: tuple[Entry, ...]) -> tuple[tuple[Entry, ...], int]:
-    (count,) = _u32.unpack_from(data, at)
-    at += _u32.size
+Reader = Callable[[bytes, int], tuple[Entry, int]]
+
+_NOTHING = Section(b"", ())
+
+
+def _section(data: bytes, start: int, read: Reader, known: Section) -> Section:
+    # Sections and entries say their own length: equal bytes in the same place are the same thing.
+    if known.raw and data.startswith(known.raw, start):
+        return known
+    count, at = u32(data, start)
     entries: list[Entry] = []
-    for index in range(count):
-        # An entry says its own length, so equal bytes in the same place are an equal entry.
-        if index < len(known) and data.startswith(known[index].raw, at):
-            entries.append(known[index])
-            at += len(known[index].raw)
+    expected = 0  # in `known`: the map keeps its order, but entries come, change and go
+    for _ in range(count):
+        entry = known.entries[expected] if expected < len(known.entries) else None
+        if entry is not None and data.startswith(entry.raw, at):
+            at += len(entry.raw)
+            expected += 1
         else:
-            entry, at = read(data, at)
-            entries.append(entry)
-    return tuple(entries), at
-
-
-def _cut(data: bytes, start: int, end: int) -> bytes:
-    if end > len(data):
-        raise StateError("damaged", "the Signal state ends early")
-    return data[start:end]
-
-
-def _bytes(data: bytes, at: int) -> tuple[bytes, int]:
-    (length,) = _u32.unpack_from(data, at)
-    start = at + _u32.size
-    return _cut(data, start, start + length), start + length
+            found, at = read(data, at)
+            if entry is not None:
+                same = found.pieces.keys() == entry.pieces.keys()
+                name = next(iter(found.pieces), "")
+                expected = expected + 1 if same else known.positions.get(name, expected - 1) + 1
+            entry = found
+        entries.append(entry)
+    return Section(data[start:at], tuple(entries))
 
 
 def _named(prefix: str) -> Reader:
     def read(data: bytes, start: int) -> tuple[Entry, int]:
-        name, at = _bytes(data, start)
-        (device,) = _u32.unpack_from(data, at)
-        _, at = _bytes(data, at + _u32.size)
+        name, at = u32_bytes(data, start)
+        device, at = u32(data, at)
+        _, at = u32_bytes(data, at)
         raw = data[start:at]
-        return Entry(raw, ((f"{prefix}/{name.decode()}/{device}", raw),)), at
+        return Entry(raw, {f"{prefix}/{name.decode()}/{device}": raw}), at
 
     return read
 
 
 def _numbered(prefix: str) -> Reader:
     def read(data: bytes, start: int) -> tuple[Entry, int]:
-        (number,) = _u32.unpack_from(data, start)
-        _, at = _bytes(data, start + _u32.size)
+        number, at = u32(data, start)
+        _, at = u32_bytes(data, at)
         raw = data[start:at]
-        return Entry(raw, ((f"{prefix}/{number}", raw),)), at
+        return Entry(raw, {f"{prefix}/{number}": raw}), at
 
     return read
 
 
 def _base_keys(data: bytes, start: int) -> tuple[Entry, int]:
-    kyber, signed, count = _3u32.unpack_from(data, start)
-    at = start + _3u32.size
-    pieces = []
+    kyber, signed, count = _LIST.unpack_from(data, start)
+    at = start + _LIST.size
+    pieces = {}
     for _ in range(count):
-        key, at = _bytes(data, at)
-        pieces.append((f"basekey/{kyber}/{signed}/{key.hex()}", _2u32.pack(kyber, signed) + key))
-    return Entry(data[start:at], tuple(pieces)), at
+        key, at = u32_bytes(data, at)
+        pieces[f"basekey/{kyber}/{signed}/{key.hex()}"] = _IDS.pack(kyber, signed) + key
+    return Entry(data[start:at], pieces), at
 
 
-_SECTIONS: tuple[tuple[str, Reader], ...] = (
-    ("identity", _named("identity")),
-    ("prekey", _numbered("prekey")),
-    ("signed", _numbered("signed")),
-    ("kyber", _numbered("kyber")),
-    ("basekey", _base_keys),
-    ("session", _named("session")),
-)
+_READERS: dict[str, Reader] = {
+    "identity": _named("identity"),
+    "prekey": _numbered("prekey"),
+    "signed": _numbered("signed"),
+    "kyber": _numbered("kyber"),
+    "basekey": _base_keys,
+    "session": _named("session"),
+}
 
 
 def join(pieces: Mapping[str, bytes], owner: str) -> bytes:
-    """The snapshot made of these pieces, in any order. Raises StateError unless every piece is what its name says."""
+    """The snapshot made of these pieces, in any order.
+
+    libsignal ends the process over some malformed snapshots, so everything that can be checked is, before libsignal
+    sees it: every piece is what its name says, and every key and record has its form. Raises StateError.
+    """
     if pieces.get(OWNER) != owner.encode():
         raise StateError("other_owner", "the Signal state belongs to somebody else")
-    head = pieces.get(HEAD)
-    if head is None:
-        raise StateError("damaged", "the Signal state has no head")
-    _check_head(head)
-    found: dict[str, list[tuple[str, bytes]]] = {prefix: [] for prefix, _ in _SECTIONS}
+    found: dict[str, list[bytes]] = {prefix: [] for prefix in _READERS}
     for name, value in pieces.items():
-        if name not in (OWNER, HEAD):
-            prefix = name.partition("/")[0]
-            if prefix not in found:
-                raise StateError("unknown_layout", "the Signal state has a piece of an unknown kind")
-            found[prefix].append((name, value))
-    out = [head]
-    for prefix, read in _SECTIONS:
-        entries = _join_base_keys(found[prefix]) if read is _base_keys else [value for _, value in found[prefix]]
-        out.append(_u32.pack(len(entries)))
+        prefix = name.partition("/")[0]
+        if prefix in found:
+            found[prefix].append(value)
+        elif name not in (OWNER, HEAD):
+            raise StateError("unknown_layout", "the Signal state has a piece of an unknown kind")
+    out = [pieces.get(HEAD, b"")]
+    for prefix, values in found.items():
+        entries = _base_key_lists(values) if prefix == "basekey" else values
+        out.append(_records.as_u32(len(entries)))
         out.extend(entries)
     data = b"".join(out)
-    if split(data, owner).pieces() != dict(pieces):
+    snapshot = split(data)
+    if snapshot.pieces(owner) != pieces:
         raise StateError("damaged", "a piece of the Signal state is not what its name says")
-    for prefix, _ in _SECTIONS:
-        for _, value in found[prefix]:
-            _CHECKS[prefix](value)
+    _records.check_head(snapshot.head[len(_MAGIC) :])
+    for prefix, values in found.items():
+        for value in values:
+            _records.check(prefix, value)
     return data
 
 
-def _join_base_keys(pieces: Iterable[tuple[str, bytes]]) -> list[bytes]:
+def _base_key_lists(values: list[bytes]) -> list[bytes]:
     lists: dict[bytes, list[bytes]] = {}
-    for _, value in pieces:
-        lists.setdefault(value[: _2u32.size], []).append(value[_2u32.size :])
+    for value in values:
+        lists.setdefault(value[: _IDS.size], []).append(value[_IDS.size :])
     return [
-        ids + _u32.pack(len(keys)) + b"".join(_u32.pack(len(key)) + key for key in keys) for ids, keys in lists.items()
+        ids + _records.as_u32(len(keys)) + b"".join(_records.as_u32(len(key)) + key for key in keys)
+        for ids, keys in lists.items()
     ]
-
-
-def identity_of(head: bytes) -> bytes:
-    """The public identity key in a head."""
-    pair, _ = _bytes(head, len(_MAGIC))
-    return _protobuf.single_bytes(pair, 1)
-
-
-def registration_of(head: bytes) -> int:
-    return int(_u32.unpack_from(head, len(head) - _u32.size)[0])
-
-
-def public_key_of(identity: bytes) -> bytes:
-    """The key in an identity piece."""
-    return identity[-PUBLIC_KEY_BYTES:]
-
-
-def is_public_key(key: bytes) -> bool:
-    return len(key) == PUBLIC_KEY_BYTES and key[0] == 5
-
-
-def _require(condition: bool) -> None:
-    if not condition:
-        raise StateError("damaged", "the Signal state has a key or record of the wrong form")
-
-
-def _check_head(head: bytes) -> None:
-    _require(head.startswith(_MAGIC))
-    try:
-        pair, at = _bytes(head, len(_MAGIC))
-        _require(at + _u32.size == len(head))
-        fields = _protobuf.fields(pair)
-    except (struct.error, _protobuf.ProtobufError):
-        raise StateError("damaged", "the Signal state has no readable identity key") from None
-    _require(is_public_key(_only(fields, 1)) and len(_only(fields, 2)) == PRIVATE_KEY_BYTES)
-
-
-def _only(fields: list[tuple[int, int | bytes]], number: int) -> bytes:
-    found = [value for field, value in fields if field == number]
-    if len(found) != 1 or not isinstance(found[0], bytes):
-        raise StateError("damaged", "the Signal state has a record without its key")
-    return found[0]
-
-
-def _check_identity(entry: bytes) -> None:
-    _, at = _bytes(entry, 0)
-    key, _ = _bytes(entry, at + _u32.size)
-    _require(is_public_key(key))
-
-
-def _key_record(public_bytes: int, public_type: int, private_bytes: int, *, signed: bool) -> Callable[[bytes], None]:
-    def check(entry: bytes) -> None:
-        (number,) = _u32.unpack_from(entry)
-        record, _ = _bytes(entry, _u32.size)
-        try:
-            fields = _protobuf.fields(record)
-        except _protobuf.ProtobufError:
-            raise StateError("damaged", "the Signal state has an unreadable prekey") from None
-        # Protocol buffers leave out a zero.
-        _require([value for field, value in fields if field == 1] == ([number] if number else []))
-        public = _only(fields, 2)
-        _require(len(public) == public_bytes and public[0] == public_type)
-        _require(len(_only(fields, 3)) == private_bytes)
-        if signed:
-            _require(len(_only(fields, 4)) == SIGNATURE_BYTES)
-
-    return check
-
-
-def _check_base_key(value: bytes) -> None:
-    _require(is_public_key(value[_2u32.size :]))
-
-
-def _check_session(entry: bytes) -> None:
-    _, at = _bytes(entry, 0)
-    record, _ = _bytes(entry, at + _u32.size)
-    try:
-        for number, state in _protobuf.fields(record):
-            _require(number in (1, 2) and isinstance(state, bytes))
-            if isinstance(state, bytes):
-                _protobuf.fields(state)
-    except _protobuf.ProtobufError:
-        raise StateError("damaged", "the Signal state has an unreadable session") from None
-
-
-_CHECKS: dict[str, Callable[[bytes], None]] = {
-    "identity": _check_identity,
-    "prekey": _key_record(PUBLIC_KEY_BYTES, 5, PRIVATE_KEY_BYTES, signed=False),
-    "signed": _key_record(PUBLIC_KEY_BYTES, 5, PRIVATE_KEY_BYTES, signed=True),
-    "kyber": _key_record(KYBER_PUBLIC_BYTES, 8, KYBER_PRIVATE_BYTES, signed=True),
-    "basekey": _check_base_key,
-    "session": _check_session,
-}

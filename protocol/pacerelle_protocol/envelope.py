@@ -189,7 +189,7 @@ def message_frame(
     attachments: Sequence[PublicAttachment] = (),
     history_record: dict[str, Any] | None = None,
 ) -> str:
-    """An outgoing `MSG`. Raises LocalProtocolError (bad_id) and TooLarge."""
+    """An outgoing `MSG`. Raises LocalProtocolError (bad_id, bad_value) and TooLarge."""
     frame: dict[str, Any] = {
         "type": "MSG",
         "id": _own(id),
@@ -206,7 +206,10 @@ def message_frame(
         frame["attachments"] = [attachment_json(item) for item in attachments]
     if history_record is not None:
         frame["history_record"] = history_record
-    text = _wire.dumps(frame)
+    try:
+        text = _wire.dumps(frame)
+    except _wire.WireError:
+        raise LocalProtocolError("bad_value", "a history record that JSON cannot say") from None
     size = len(text.encode())
     if size > MAX_FRAME:
         raise TooLarge("the message", size=size, limit=MAX_FRAME)

@@ -81,12 +81,14 @@ def _fits(path: Path) -> bool:
 
 def _absolute(path: str, env: Mapping[str, str], uid: int) -> Path:
     """`~` expanded, made absolute; symlinks are left as they are, so that shim and daemon compute the same."""
-    if "\0" in path:
-        raise LocalProtocolError("bad_path", "a path has a NUL character")
     if path == "~" or path.startswith("~/"):
         path = _home(env, uid) + path[1:]
     try:
+        if b"\0" in os.fsencode(path):
+            raise LocalProtocolError("bad_path", "a path has a NUL character")
         return Path(os.path.abspath(path))
+    except UnicodeEncodeError:
+        raise LocalProtocolError("bad_path", "a path has characters that no file name can have") from None
     except OSError:
         raise LocalProtocolError("no_cwd", "the working directory does not exist; give an absolute path") from None
 

@@ -249,7 +249,7 @@ def encode_widget(widget: Widget) -> str:
 
 
 def encode_widget_response(response: WidgetResponse) -> str:
-    """Raises LocalProtocolError (bad_value) for a value that JSON cannot say."""
+    """Raises LocalProtocolError: bad_id, bad_value (what JSON cannot say)."""
     out: dict[str, Any] = {"type": "widget.response", "id": response.id, "ref": response.ref, "v": 1}
     if response.cancelled:
         out["cancelled"] = True
@@ -259,7 +259,7 @@ def encode_widget_response(response: WidgetResponse) -> str:
 
 
 def encode_widget_update(update: WidgetUpdate) -> str:
-    """Raises LocalProtocolError (bad_value) for a patch that JSON cannot say."""
+    """Raises LocalProtocolError: bad_id, bad_value (what JSON cannot say)."""
     return _say({"type": "widget.update", "id": update.id, "v": 1, "ref": update.ref, "patch": update.patch})
 
 
@@ -269,6 +269,8 @@ def encode_delivery(body: str, key: HistoryKey) -> str:
 
 
 def _say(obj: dict[str, Any]) -> str:
+    if not (_wire.is_id(obj["id"]) and _wire.is_id(obj["ref"])):
+        raise LocalProtocolError("bad_id", "a widget's id is empty, too long or has control characters")
     try:
         return _wire.dumps(obj)
     except _wire.WireError:

@@ -5,18 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from . import _snapshot, _wire
+from . import _records, _wire
 from .errors import PayloadError
 
 MAX_PREKEY_ID = 2**31 - 1
+DEVICE = 1  # libsignal's own device number: the device is part of the Signal name here
 PROTOCOL_FEATURES = ("history-v1",)
 
 _KEYS = {
-    "identity_key": (_snapshot.PUBLIC_KEY_BYTES, 5),
-    "signed_prekey_public": (_snapshot.PUBLIC_KEY_BYTES, 5),
-    "signed_prekey_signature": (_snapshot.SIGNATURE_BYTES, None),
-    "kyber_prekey_public": (_snapshot.KYBER_PUBLIC_BYTES, 8),
-    "kyber_prekey_signature": (_snapshot.SIGNATURE_BYTES, None),
+    "identity_key": (_records.PUBLIC_KEY_BYTES, 5),
+    "signed_prekey_public": (_records.PUBLIC_KEY_BYTES, 5),
+    "signed_prekey_signature": (_records.SIGNATURE_BYTES, None),
+    "kyber_prekey_public": (_records.KYBER_PUBLIC_BYTES, 8),
+    "kyber_prekey_signature": (_records.SIGNATURE_BYTES, None),
 }
 
 
@@ -63,16 +64,18 @@ class PreKeyBundle:
         if not isinstance(obj, dict):
             raise _bad("is not an object")
         keys = {name: _key(obj.get(name), name, *form) for name, form in _KEYS.items()}
+        if _number(obj.get("device_id"), "device_id") != DEVICE:
+            raise _bad("has a bad device_id")
         one_time = obj.get("one_time_prekey")
         one_time_id, one_time_key = None, None
         if one_time is not None:
             if not isinstance(one_time, dict):
                 raise _bad("has a bad one_time_prekey")
             one_time_id = _number(one_time.get("prekey_id"), "prekey_id")
-            one_time_key = _key(one_time.get("public_key"), "public_key", _snapshot.PUBLIC_KEY_BYTES, 5)
+            one_time_key = _key(one_time.get("public_key"), "public_key", _records.PUBLIC_KEY_BYTES, 5)
         return cls(
             registration_id=_number(obj.get("registration_id"), "registration_id"),
-            device_id=_number(obj.get("device_id"), "device_id"),
+            device_id=DEVICE,
             identity_key=keys["identity_key"],
             signed_prekey_id=_number(obj.get("signed_prekey_id"), "signed_prekey_id"),
             signed_prekey=keys["signed_prekey_public"],

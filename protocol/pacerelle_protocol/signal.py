@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 
 from agent_gateway_sdk import SignalPreKeyBundle, SignalRuntimeError, _SignalStore
 
-from . import _protobuf, _snapshot, _wire
+from . import _protobuf, _records, _snapshot, _wire
+from ._snapshot import Snapshot
 from .errors import DecryptError, LocalProtocolError, PayloadError, StateError
-from .prekeys import MAX_PREKEY_ID, PreKeyBundle, Prekeys
+from .prekeys import DEVICE, MAX_PREKEY_ID, PreKeyBundle, Prekeys
 
 __all__ = [
     "PieceChanges",
@@ -31,9 +32,10 @@ __all__ = [
     "safety_code",
 ]
 
+MAX_NAME = 4 * _wire.MAX_ID  # characters: three identifiers and the words between them
+
 _PREKEY_MESSAGE = 1
 _MESSAGE = 2
-_DEVICE = 1  # libsignal's own device number: the device is part of the name here
 
 
 def agent_name(agent_id: str) -> str:
@@ -75,7 +77,7 @@ def message_identity(framed: bytes) -> bytes | None:
         key = _protobuf.single_bytes(framed[2:], 3)
     except _protobuf.ProtobufError:
         key = b""
-    if not _snapshot.is_public_key(key):
+    if not _records.is_public_key(key):
         raise PayloadError("bad_signal_message", "the Signal message has no readable identity key")
     return key
 
@@ -97,24 +99,24 @@ class SignalStore:
     Hold `lock` around calls that belong together, such as encrypt and changes.
     """
 
-    def __init__(self, name: str, native: _SignalStore, saved: dict[str, bytes]) -> None:
+    def __init__(self, name: str, native: _SignalStore, state: Snapshot, *, saved: bool) -> None:
         """Not for callers: `create` and `restore`."""
         self.name = name
         self.lock = threading.RLock()
+        self.identity_key = state.identity_key()
+        self.registration_id = state.registration_id()
         self._native: _SignalStore | None = native
-        self._current: _snapshot.Snapshot | None = None
-        self._last: _snapshot.Snapshot | None = None
-        self._saved = saved
-        self._handed_out: dict[str, bytes] | None = None
-        head = self._snapshot().head
-        self.identity_key = _snapshot.identity_of(head)
-        self.registration_id = _snapshot.registration_of(head)
-        self._origin = saved or self.pieces()
+        self._known = state  # what was last read of the native state
+        self._stale = False  # it has changed since
+        self._committed = state  # what `revert` goes back to
+        self._saved = saved  # that is in the caller's store, too
+        self._handed_out: Snapshot | None = None  # what becomes committed by `mark_saved`
 
     @classmethod
     def create(cls, name: str) -> SignalStore:
         """A new identity. Nothing of it is saved yet: the first `changes()` is all of it."""
-        return cls(name, _SignalStore(_name(name)), {})
+        native = _SignalStore(_name(name))
+        return cls(name, native, _snapshot.split(native.export_bytes()), saved=False)
 
     @classmethod
     def restore(cls, name: str, pieces: Mapping[str, bytes]) -> SignalStore:
@@ -124,8 +126,8 @@ class SignalStore:
 
         A missing session or base key cannot be noticed here: the caller keeps the pieces together.
         """
-        saved = dict(pieces)
-        return cls(name, _import(name, saved), saved)
+        native, state = _import(name, pieces)
+        return cls(name, native, state, saved=True)
 
     def close(self) -> None:
         """Frees the native state. Calls after it raise LocalProtocolError (closed)."""
@@ -172,25 +174,22 @@ class SignalStore:
             return "identity_changed"
         if self.has_session(remote):
             return "undecryptable"
-        pieces = self._snapshot().pieces()
         kinds = {1: "prekey", 6: "signed", 7: "kyber"}
         used = [(kinds[field], value) for field, value in _protobuf.fields(framed[2:]) if field in kinds]
-        have_all = all(f"{kind}/{value!r}" in pieces for kind, value in used)
+        have_all = all(f"{kind}/{value!r}" in self._pieces(kind) for kind, value in used)
         return "undecryptable" if have_all else "prekey_missing"
 
     def has_session(self, remote: str) -> bool:
-        return self._piece("session", remote) is not None
+        return f"session/{remote}/{DEVICE}" in self._pieces("session")
 
     def sessions(self) -> list[str]:
         """The remote names with a session, sorted."""
-        with self.lock:
-            names = self._snapshot().pieces()
-        return sorted(name.split("/", 1)[1].rpartition("/")[0] for name in names if name.startswith("session/"))
+        return sorted(piece.partition("/")[2].rpartition("/")[0] for piece in self._pieces("session"))
 
     def known_identity(self, remote: str) -> bytes | None:
         """The identity key (33 bytes) that was accepted for a name: trusted on first use, never replaced."""
-        piece = self._piece("identity", remote)
-        return None if piece is None else _snapshot.public_key_of(piece)
+        piece = self._pieces("identity").get(f"identity/{remote}/{DEVICE}")
+        return None if piece is None else _records.identity_in(piece)
 
     def one_time_prekey_ids(self) -> frozenset[int]:
         return self._ids("prekey")
@@ -239,30 +238,29 @@ class SignalStore:
     def pieces(self) -> dict[str, bytes]:
         """The whole state. Like `changes()`, what it gives is what `mark_saved()` takes as saved."""
         with self.lock:
-            self._handed_out = self._snapshot().pieces()
-            return dict(self._handed_out)
+            self._handed_out = self._snapshot()
+            return self._handed_out.pieces(self.name)
 
     def changes(self) -> PieceChanges:
         """What is new since the last `mark_saved()`."""
         with self.lock:
-            now = self._handed_out = self._snapshot().pieces()
-            saved = self._saved
-            upserts = {name: value for name, value in now.items() if saved.get(name) != value}
-            return PieceChanges(upserts, frozenset(saved.keys() - now.keys()))
+            self._handed_out = self._snapshot()
+            if not self._saved:
+                return PieceChanges(self._handed_out.pieces(self.name), frozenset())
+            return PieceChanges(*_snapshot.difference(self._handed_out, self._committed))
 
     def mark_saved(self) -> None:
         """What the last `changes()` or `pieces()` gave is committed."""
         with self.lock:
             if self._handed_out is not None:
-                self._saved = self._origin = self._handed_out
-                self._handed_out = None
+                self._committed, self._saved, self._handed_out = self._handed_out, True, None
 
     def revert(self) -> None:
         """Back to what is saved (a new store: to how it began), after a commit that failed.
 
         Never after a message of the lost state was sent: its keys would be used twice.
         """
-        self._replace(dict(self._origin))
+        self._replace(self._committed.pieces(self.name))
 
     def drop(self, pieces: Iterable[str]) -> None:
         """Removes pieces, such as prekeys that are no longer offered; unknown names are no matter.
@@ -274,14 +272,14 @@ class SignalStore:
             raise LocalProtocolError("no_identity", "a state without its identity key is none")
         gone_with = tuple(name.replace("kyber/", "basekey/", 1) + "/" for name in gone if name.startswith("kyber/"))
         with self.lock:
-            now = self._snapshot().pieces()
+            now = self._snapshot().pieces(self.name)
             kept = {name: value for name, value in now.items() if name not in gone and not name.startswith(gone_with)}
             if len(kept) != len(now):
                 self._replace(kept)
 
     def _replace(self, pieces: dict[str, bytes]) -> None:
         with self._changing() as native:
-            self._native = _import(self.name, pieces)
+            self._native, _ = _import(self.name, pieces)
             self._handed_out = None
             native.close()
 
@@ -293,39 +291,40 @@ class SignalStore:
             try:
                 yield self._native
             finally:
-                self._last, self._current = self._current or self._last, None
+                self._stale = True
 
-    def _snapshot(self) -> _snapshot.Snapshot:
+    def _snapshot(self) -> Snapshot:
         with self.lock:
-            if self._current is None:
-                if self._native is None:
-                    raise LocalProtocolError("closed", "the Signal store is closed")
-                self._current = _snapshot.split(self._native.export_bytes(), self.name, self._last)
-            return self._current
+            if self._native is None:
+                raise LocalProtocolError("closed", "the Signal store is closed")
+            if self._stale:
+                self._known = _snapshot.split(self._native.export_bytes(), self._known)
+                self._stale = False
+            return self._known
 
-    def _piece(self, kind: str, remote: str) -> bytes | None:
-        return self._snapshot().pieces().get(f"{kind}/{remote}/{_DEVICE}")
+    def _pieces(self, kind: str) -> dict[str, bytes]:
+        return self._snapshot().sections[kind].pieces
 
     def _ids(self, kind: str) -> frozenset[int]:
-        prefix = f"{kind}/"
-        return frozenset(int(name[len(prefix) :]) for name in self._snapshot().pieces() if name.startswith(prefix))
+        return frozenset(int(piece.partition("/")[2]) for piece in self._pieces(kind))
 
 
-def _import(name: str, pieces: Mapping[str, bytes]) -> _SignalStore:
+def _import(name: str, pieces: Mapping[str, bytes]) -> tuple[_SignalStore, Snapshot]:
     data = _snapshot.join(pieces, name)
     try:
         native = _SignalStore.from_snapshot(_name(name), data)
     except SignalRuntimeError:
         raise StateError("damaged", "the Signal runtime refuses the state") from None
-    if _snapshot.split(native.export_bytes(), name).pieces() != dict(pieces):
+    state = _snapshot.split(native.export_bytes())
+    if state.pieces(name) != pieces:
         native.close()
         raise StateError("damaged", "the Signal runtime reads the state differently")
-    return native
+    return native, state
 
 
 def _name(name: str) -> str:
-    if not name or len(name) > 4 * _wire.MAX_ID or "\0" in name:
-        raise LocalProtocolError("bad_id", "a Signal name is empty or too long")
+    if not name or len(name) > MAX_NAME or name != _wire.repair(name):
+        raise LocalProtocolError("bad_id", "a Signal name is empty, too long or not text")
     return name
 
 
