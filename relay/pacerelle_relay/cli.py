@@ -15,7 +15,7 @@ import click
 from .errors import DataError
 from .server import Relay, RelayConfig
 
-DEFAULT_PORT = 8080  # where development builds of the official SDK look for a relay
+DEFAULT_PORT = 8787
 
 
 @click.command()
