@@ -131,22 +131,27 @@ class Wire:
     async def receive_all(self, count: int) -> list[dict[str, Any]]:
         return [await self.receive() for _ in range(count)]
 
-    async def stored(self) -> list[dict[str, Any]]:
-        """Returns once the relay has answered a ping, with the frames that came before the answer."""
+    async def stored(self) -> None:
+        """Returns once the relay has answered a ping; frames that come before the answer are dropped."""
         data = os.urandom(8)
         await self.ws.ping(data)
-        frames = []
         async with asyncio.timeout(PATIENCE):
             while True:
                 message = await self.ws.receive()
-                if message.type is aiohttp.WSMsgType.TEXT:
-                    frames.append(json.loads(message.data))
-                elif message.type is aiohttp.WSMsgType.PING:
+                if message.type is aiohttp.WSMsgType.PING:
                     await self.ws.pong(message.data)
-                else:
+                elif message.type is not aiohttp.WSMsgType.TEXT:
                     assert message.type is aiohttp.WSMsgType.PONG, message
                     if message.data == data:
-                        return frames
+                        return
+
+    async def frames_until(self, marker: str) -> list[dict[str, Any]]:
+        """What comes before the message with this id, markers left out."""
+        frames = []
+        while (frame := await self.receive()).get("id") != marker:
+            if not str(frame.get("id")).startswith("marker-"):
+                frames.append(frame)
+        return frames
 
     async def ack_read(self, message: dict[str, Any]) -> None:
         await self.send(
@@ -209,6 +214,22 @@ class Device(Caller):
 
     async def post(self, message: dict[str, Any]) -> Any:
         return await self.ok("POST", "/messages", message)
+
+    async def waiting(self, wire: Wire) -> list[dict[str, Any]]:
+        """What the relay has for this device: everything that comes before a message sent now."""
+        marker = f"marker-{uuid.uuid4()}"
+        agent = await self.new_agent()
+        async with agent.connected() as other:
+            await other.say(text_message(agent.conversation_id, self.user_id, id=marker))
+            await other.stored()
+        await self.ok("DELETE", f"/agents/{agent.id}")
+        return await wire.frames_until(marker)
+
+    async def waiting_for(self, agent: Agent, wire: Wire) -> list[dict[str, Any]]:
+        """The same for an agent of this person."""
+        marker = f"marker-{uuid.uuid4()}"
+        await self.post(text_message(agent.conversation_id, agent.id, id=marker))
+        return await wire.frames_until(marker)
 
     # Signal
 
