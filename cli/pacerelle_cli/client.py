@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
-import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote, unquote, urlencode
 
 from pacerelle_protocol.local import LocalPaths
 
 from .errors import CliError, NotAnswering, NotRunning, Refused, refused
+from .unix_http import Answer, BadAnswer, connect, exchange
 
 ANSWER_TIMEOUT = 5.0  # seconds
-_CHUNK = 1024 * 1024
 
 
 class Daemon:
@@ -45,29 +42,31 @@ class Daemon:
 
         `body` is a JSON object or an open file, which is sent as it is. `timeout` is in seconds.
         """
-        with self._answer(method, path, query, body, timeout) as response:
-            raw = response.read()
-            return response.status, json.loads(raw) if raw else {}
+        content = (
+            json.dumps({name: value for name, value in body.items() if value is not None}).encode()
+            if isinstance(body, Mapping)
+            else body
+        )
+        with self._answer(method, path + _query(query or {}), content, timeout) as answer:
+            raw = answer.read()
+            return answer.status, json.loads(raw) if raw else {}
 
     @contextmanager
     def download(self, path: str, *, timeout: float = 60.0) -> Iterator[tuple[str, Iterator[bytes]]]:
         """The name that the sender gave to the file (data, not a path) and its bytes in pieces."""
-        with self._answer("GET", path, None, None, timeout) as response:
-            disposition = response.getheader("Content-Disposition", "")
+        with self._answer("GET", path, None, timeout) as answer:
+            disposition = answer.headers.get("content-disposition", "")
             name = unquote(disposition.partition("filename*=UTF-8''")[2])
-            yield name, iter(lambda: response.read(_CHUNK), b"")
+            yield name, answer.pieces()
 
     def is_up(self) -> bool:
         """Whether somebody listens at the socket; says nothing about answers."""
-        connection = _UnixConnection(self.paths.control_sock, ANSWER_TIMEOUT)
         try:
-            connection.connect()
+            connect(self.paths.control_sock, ANSWER_TIMEOUT).close()
         except (FileNotFoundError, ConnectionRefusedError):
             return False
         except OSError as error:
             raise self._explain(error, ANSWER_TIMEOUT) from error
-        finally:
-            connection.close()
         return True
 
     def owner(self) -> int | None:
@@ -85,34 +84,14 @@ class Daemon:
         return pid
 
     @contextmanager
-    def _answer(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, object] | None,
-        body: Mapping[str, object] | IO[bytes] | None,
-        timeout: float,
-    ) -> Iterator[http.client.HTTPResponse]:
-        target = path + _query(query or {})
-        headers = {"Connection": "close"}
-        content: bytes | IO[bytes] | None
-        if isinstance(body, Mapping):
-            content = json.dumps({k: v for k, v in body.items() if v is not None}).encode()
-        else:
-            content = body
-            if body is not None:
-                headers["Content-Length"] = str(os.fstat(body.fileno()).st_size)
-        connection = _UnixConnection(self.paths.control_sock, timeout)
+    def _answer(self, method: str, target: str, body: bytes | IO[bytes] | None, timeout: float) -> Iterator[Answer]:
         try:
-            connection.request(method, target, content, headers)
-            response = connection.getresponse()
-            if response.status >= 400:
-                raise _refusal(response)
-            yield response
-        except (OSError, http.client.HTTPException, ValueError) as error:
+            with exchange(self.paths.control_sock, method, target, body, timeout=timeout) as answer:
+                if answer.status >= 400:
+                    raise _refusal(answer)
+                yield answer
+        except (OSError, BadAnswer, ValueError) as error:
             raise self._explain(error, timeout) from error
-        finally:
-            connection.close()
 
     def _explain(self, error: Exception, timeout: float) -> CliError:
         pid = self.owner()
@@ -136,23 +115,12 @@ class Daemon:
                 f"{self.paths.control_sock} belongs to another user.",
                 hint="Run this as the user who started pacerelled.",
             )
-        if isinstance(error, ConnectionError | http.client.HTTPException):
+        if isinstance(error, ConnectionError | BadAnswer):
             return NotRunning(
                 f"{named} went away before it had answered.",
                 hint=f"See what it does with: pacerelle status. Its log is {self.paths.log}",
             )
         return CliError(f"The call to {named} failed ({type(error).__name__}).", hint=f"Log: {self.paths.log}")
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path, timeout: float) -> None:
-        super().__init__("localhost", timeout=timeout)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(os.fspath(self._path))
 
 
 def part(value: str) -> str:
@@ -169,9 +137,9 @@ def _query(values: Mapping[str, object]) -> str:
     return "?" + urlencode(given, quote_via=quote) if given else ""
 
 
-def _refusal(response: http.client.HTTPResponse) -> Refused:
+def _refusal(answer: Answer) -> Refused:
     try:
-        error = json.loads(response.read())["error"]
+        error = json.loads(answer.read())["error"]
         return refused(str(error["code"]), str(error["message"]), hint=str(error["hint"]))
     except (ValueError, LookupError, TypeError):
-        return Refused("bad_answer", f"pacerelled answered with HTTP {response.status} and no reason.")
+        return Refused("bad_answer", f"pacerelled answered with HTTP {answer.status} and no reason.")

@@ -14,7 +14,7 @@ from . import show
 from .client import Daemon, part
 from .context import Cli, agent_option, command, json_option, pass_cli
 from .errors import CliError
-from .text import escape
+from .text import UNSAFE, escape
 
 _MAX_NAME = 200  # bytes; file systems take 255, and a number may be added
 _MAX_COPIES = 1000
@@ -55,8 +55,7 @@ def save(cli: Cli, message_id: str, attachment_id: str | None, folder: Path, age
 def safe_name(name: str) -> str:
     """A file name out of whatever a peer called its file: the last part, visible, without controls, not too long."""
     last = re.split(r"[/\\]", name)[-1]
-    visible = re.sub("_+", "_", re.sub(r"\\[xu][0-9a-f]+|\\[nrt]", "_", escape(last)))
-    plain = re.sub('[<>:"|?*]', "_", visible).strip(" .")
+    plain = re.sub('[<>:"|?*]', "_", UNSAFE.sub("_", last)).strip(" .")
     while len(plain.encode()) > _MAX_NAME:
         stem, dot, suffix = plain.rpartition(".")
         plain = f"{stem[:-1]}{dot}{suffix}" if dot and stem[:-1] and len(suffix) < 20 else plain[:-1]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
-from typing import Any
+from typing import Any, BinaryIO
 
 import click
 
@@ -14,6 +15,7 @@ from .context import Cli, agent_option, command, json_option, pass_cli
 from .errors import CliError
 from .text import escape
 
+_MAX_FILE = 64 * 1024 * 1024  # bytes; docs/local-protocol.md
 _FILE_TIMEOUT = 120.0  # seconds for a file to get through the daemon to the relay
 
 
@@ -69,7 +71,7 @@ def send(
     daemon = cli.started_daemon()
     if path is not None:
         query = {"name": os.path.basename(path), "text": text, **route}
-        with open(path, "rb") as file:
+        with _file(path) as file:
             _, reply = daemon.call("POST", f"{base}/files", query=query, body=file, timeout=_FILE_TIMEOUT + wait)
     else:
         content = {"text": text, "reply_to_message_id": reply_to} if widget is None else {"widget": widget}
@@ -83,6 +85,15 @@ def send(
             f"{reply['message_id']} is {reply['state']}: {reply['reason'] or 'no reason given'}.",
             hint="See: pacerelle history",
         )
+
+
+def _file(path: str) -> BinaryIO:
+    file = open(path, "rb")  # noqa: SIM115 - the caller closes it
+    about = os.fstat(file.fileno())
+    if stat.S_ISREG(about.st_mode) and about.st_size <= _MAX_FILE:
+        return file
+    file.close()
+    raise CliError(f"{path} is not a regular file of at most {_MAX_FILE >> 20} MiB.")
 
 
 def _standard_input() -> str:

@@ -48,9 +48,7 @@ class ControlServer:
     `paths` is what `GET /v1/paths` answers; `stop` is called when somebody asks the daemon to end.
     """
 
-    def __init__(
-        self, hub: HubApi, sock: socket.socket, *, paths: Mapping[str, Any], stop: Callable[[], None]
-    ) -> None:
+    def __init__(self, hub: HubApi, sock: socket.socket, *, paths: Mapping[str, Any], stop: Callable[[], None]) -> None:
         self._hub = hub
         self._sock = sock
         self._paths = dict(paths)

@@ -69,13 +69,7 @@ class Fields:
         value = self._values.pop(name, None)
         if value is None:
             return None
-        if (
-            self._parse_text
-            and isinstance(value, str)
-            and value.isascii()
-            and value.isdigit()
-            and len(value) < 20
-        ):
+        if self._parse_text and isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
             value = int(value)
         if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
             return value
@@ -149,9 +143,7 @@ def _check_encodable(name: str, value: Any) -> None:
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError) as error:
         shown = name[:64].encode("ascii", "backslashreplace").decode()
-        raise _wrong(
-            shown, "has a lone surrogate, a number that is not finite, or is nested too deeply"
-        ) from error
+        raise _wrong(shown, "has a lone surrogate, a number that is not finite, or is nested too deeply") from error
 
 
 def _wrong(name: str, what: str) -> InvalidArgument:
