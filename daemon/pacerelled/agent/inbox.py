@@ -107,7 +107,8 @@ class Inbox:
                 log.exception("A batch of %d frames failed", len(batch))
 
     async def _process(self, batch: list[bytes]) -> None:
-        results = await self._durably(lambda tx: self._take_in(tx, batch))
+        waiting = set(self._parked)
+        results = await self._durably(lambda tx: self._take_in(tx, batch, set(waiting)))
         for result in results:
             if result.outcome == "parked" and result.message is not None:
                 self._park(result.message.conversation_id, result.raw)
@@ -143,9 +144,9 @@ class Inbox:
 
     # -- on the store's thread ---------------------------------------------------------------------------------
 
-    def _take_in(self, tx: Tx, batch: list[bytes]) -> list[Result]:
+    def _take_in(self, tx: Tx, batch: list[bytes], waiting: set[str]) -> list[Result]:
+        """`waiting`: group conversations whose messages wait for keys."""
         self._crypto.guard(tx)
-        waiting = set(self._parked)
         results = []
         for raw in batch:
             result = self._take_one(tx, raw, waiting)
