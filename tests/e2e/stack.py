@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pacerelle_shim
+import aiohttp
 import psutil
+
+import pacerelle_shim
 from pacerelle_phone.device import Device
 from pacerelle_phone.model import PairedAgent
 from pacerelle_protocol.local import LocalPaths, local_paths
@@ -59,7 +61,7 @@ class Host:
         env["PACERELLE_BASE_URL"] = self.stack.relay_url
         if self.agent is not None:
             env |= {"PACERELLE_AGENT_ID": self.agent.agent_id, "PACERELLE_AGENT_TOKEN": self.agent.agent_token}
-        shim = Path(pacerelle_shim.__file__)
+        shim = Path(pacerelle_shim.__file__).with_name("__main__.py")
         self.process = await asyncio.create_subprocess_exec(
             sys.executable, "-I", "-S", str(shim),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=env | (extra_env or {}), limit=LIMIT,
@@ -68,7 +70,11 @@ class Host:
         if initialize:
             answer = await self.call(
                 "initialize",
-                {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": self.name, "version": "1"}},
+                {
+                    "protocolVersion": "2025-06-18",
+                    "capabilities": {},
+                    "clientInfo": {"name": self.name, "version": "1"},
+                },
             )
             assert "result" in answer, answer
             await self.write({"jsonrpc": "2.0", "method": "notifications/initialized"})
@@ -80,7 +86,8 @@ class Host:
         return self.process.pid
 
     async def write(self, message: dict[str, Any] | bytes) -> None:
-        assert self.process is not None and self.process.stdin is not None
+        assert self.process is not None
+        assert self.process.stdin is not None
         line = message if isinstance(message, bytes) else json.dumps(message).encode() + b"\n"
         try:
             self.process.stdin.write(line)
@@ -138,7 +145,8 @@ class Host:
                 await asyncio.gather(self._reader, return_exceptions=True)
 
     async def _read(self) -> None:
-        assert self.process is not None and self.process.stdout is not None
+        assert self.process is not None
+        assert self.process.stdout is not None
         while line := await self.process.stdout.readline():
             try:
                 message = json.loads(line)
@@ -166,7 +174,8 @@ class RelayProcess:
 
     async def start(self) -> None:
         self.process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "pacerelle_cli", "relay", "--data", str(self.data), "--port", str(self.port), "--json",
+            sys.executable, "-m", "pacerelle_cli", "relay", "--json",
+            "--data", str(self.data), "--port", str(self.port),
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
         )  # fmt: skip
         assert self.process.stdout is not None
@@ -218,6 +227,13 @@ class Stack:
         host = Host(self, agent, name)
         self.hosts.append(host)
         return await host.start(**options)
+
+    @contextlib.asynccontextmanager
+    async def control(self) -> AsyncIterator[aiohttp.ClientSession]:
+        """A client of control.sock; paths begin with /v1."""
+        connector = aiohttp.UnixConnector(str(self.paths.control_sock))
+        async with aiohttp.ClientSession("http://localhost", connector=connector) as session:
+            yield session
 
     def daemon_pid(self) -> int | None:
         try:
