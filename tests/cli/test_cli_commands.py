@@ -8,10 +8,10 @@ import stat
 from dataclasses import replace
 
 import pytest
-from conftest import Home, World
-from hub_double import NOW, claimed_by, picture, request
 
 from pacerelled import errors
+from tests.cli.world import Home, World
+from tests.control.hub_double import NOW, claimed_by, picture, request
 
 # status, hosts
 

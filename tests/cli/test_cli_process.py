@@ -16,8 +16,9 @@ import termios
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE, Home, World, command, until
-from hub_double import request
+
+from tests.cli.world import DEADLINE, Home, World, command, until
+from tests.control.hub_double import request
 
 DOUBLE = Path(__file__).parents[1] / "control" / "hub_double.py"
 
@@ -145,18 +146,6 @@ async def test_a_table_fits_the_terminal(world: World) -> None:
     await world.agent("agent-with-quite-a-long-name-0123456789")
     wide = (await on_terminal(world, 140, "status", NO_COLOR="1")).splitlines()
     assert wide[3].split()[:6] == ["agent-with-quite-a-long-name-0123456789", "connected", "ok", "4", "s", "ago"]
-        "agent-with-quite-a-long-name-0123456789",
-        "connected",
-        "ok",
-        "4",
-        "s",
-        "ago",
-        "0",
-        "0",
-        "0",
-        "0",
-        "0",
-    ]
     narrow = await on_terminal(world, 50, "agent", "list", NO_COLOR="1")
     plain = narrow.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()
     assert max(map(len, plain)) <= 50

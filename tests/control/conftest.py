@@ -9,10 +9,10 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from hub_double import Control, HubDouble
 
 from pacerelled.servers.control import ControlServer
 from pacerelled.servers.sockets import bind_unix
+from tests.control.hub_double import Control, HubDouble
 
 
 @pytest.fixture

@@ -13,12 +13,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from hub_double import Control, claimed_by, picture, request
 
 from pacerelled import errors
 from pacerelled.servers import control as control_module
 from pacerelled.servers.answers import STATUSES
 from pacerelled.servers.fields import MAX_FILE, MAX_JSON
+from tests.control.hub_double import Control, claimed_by, picture, request
 
 DEADLINE = 20.0
 
