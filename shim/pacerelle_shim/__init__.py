@@ -1,0 +1,429 @@
+"""`pacerelle-mcp`, what an MCP host starts: it copies JSON-RPC lines between the host and the daemon (docs/shim.md).
+
+Standard library only, and little of it, since every host starts one. One thread, one poll loop. The lines of unanswered
+calls are kept, so that a call outlives the daemon that got it. Only whole lines of JSON go to stdout.
+"""
+
+import fcntl
+import os
+import sys
+from _json import encode_basestring_ascii as quoted
+from _json import make_scanner  # 0.5 ms; the json package imports re and costs 5
+from _socket import AF_UNIX, SOCK_STREAM, SOL_SOCKET, socket
+from select import PIPE_BUF, POLLIN, POLLOUT, poll, select
+from time import monotonic, time
+
+VERSION = "0.1.0"
+MAX_LINE = 16 << 20  # bytes, its end included
+CHUNK = 1 << 16  # bytes read at a time
+ROOM = 1 << 20  # bytes that may wait for a slow reader before their source is no longer read
+KEEP = 32 << 20  # bytes of unanswered calls, before the host is no longer read
+START_WAIT, CALL_WAIT = 20.0, 50.0  # seconds a call waits for the first daemon, for a lost one's return
+LINGER = 1.0  # seconds for answers in flight once the host has closed stdin
+UNAVAILABLE = -32010  # in JSON-RPC's range for servers, unused by MCP
+NEVER = float("inf")
+REPEATED = "initialize", "notifications/initialized", "resources/subscribe"  # what a new daemon is told first
+OPTIONS = "agent_id", "token", "base_url", "ws_url", "store_root", "socket"
+HELP = """pacerelle-mcp: an MCP server over stdio, which starts the daemon if none runs. Every option may be left out.
+--agent-id ID, --token TOKEN, --base-url URL, --ws-url URL, --store-root DIR, or in the environment
+PACERELLE_AGENT_ID, _AGENT_TOKEN, _BASE_URL, _WS_URL, _STORE_ROOT; --socket PATH, --no-e2ee, --version, --help"""
+PASSED_ON = "HOME PATH LANG TMPDIR USER LOGNAME TZ DBUS_SESSION_BUS_ADDRESS XDG_RUNTIME_DIR SSL_CERT_FILE SSL_CERT_DIR"
+PASSED_ON += " HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY"  # to the daemon, with LC_… and PACERELLED_…
+
+
+class ShimError(Exception):
+    """Why there is no daemon to talk to, and what to do about it."""
+
+
+class _Json:
+    strict, memo, object_hook, object_pairs_hook = True, dict[str, str](), None, None
+    parse_float, parse_int, parse_constant = float, int, int  # int refuses NaN and Infinity, as JSON does
+
+
+_scan = make_scanner(_Json)  # type: ignore[arg-type]
+
+
+def parse(line: bytes) -> dict[str, object]:
+    """The JSON object in a line; empty if there is none."""
+    try:
+        text = line.decode().strip(" \t\r\n")
+        value, end = _scan(text, 0)
+    except (ValueError, StopIteration, RecursionError):
+        return {}
+    return value if isinstance(value, dict) and end == len(text) else {}
+
+
+def as_key(value: object) -> str:
+    """A request id as JSON text; empty for what is no id."""
+    return quoted(value) if isinstance(value, str) else str(value) if type(value) in (int, float) else ""
+
+
+def take_lines(partial: bytearray, data: bytes) -> list[bytes]:
+    """The lines that `data` completes, each with its end; what follows them stays in `partial`."""
+    partial += data
+    if b"\n" not in data:
+        return []
+    *lines, partial[:] = bytes(partial).split(b"\n")
+    return [line + b"\n" for line in lines]
+
+
+def settings(argv: list[str]) -> dict[str, str]:
+    """The options that are set, by flag or environment, which loses them. Raises ShimError."""
+    variables = {name: f"PACERELLE_{name.upper().replace('TOKEN', 'AGENT_TOKEN')}" for name in OPTIONS[:5]}
+    values = {name: value for name, variable in variables.items() if (value := os.environ.pop(variable, ""))}
+    words = iter(argv)
+    for word in words:
+        flag, given, value = word.partition("=")
+        name = flag[2:].replace("-", "_") if flag.startswith("--") else ""
+        if word == "--no-e2ee":
+            values["no_e2ee"] = word
+        elif name not in OPTIONS:  # what is no option may be a secret, and is not named
+            what = f"the unknown option {flag}" if name else "an argument that is no option"
+            raise ShimError(f"pacerelle-mcp was given {what}: correct the host's settings (see pacerelle-mcp --help).")
+        elif not (value := value if given else next(words, "")):
+            raise ShimError(f"pacerelle-mcp was given {flag} without a value: correct the host's settings.")
+        else:
+            values[name] = value
+    return values
+
+
+def absolute(path: str) -> str:
+    """`~` expanded, made absolute; symlinks stay. Raises ShimError."""
+    try:
+        if path.split("/")[0] == "~":
+            import pwd
+
+            path = (os.environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir) + path[1:]
+        return os.path.abspath(path)
+    except (KeyError, OSError):
+        raise ShimError("There is no home or no working directory: give --store-root an absolute path.") from None
+
+
+def try_lock(path: str) -> int:
+    """A descriptor that holds the lock; -1 if somebody else does. Raises OSError."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return -1
+    return fd
+
+
+class Daemon:
+    """Where it is, and how it is started: by whoever holds start.lock; everybody else waits for the socket."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        """Raises ShimError."""
+        root, self.token = absolute(options.get("store_root", "~/.pacerelle/mcp")), options.get("token", "\0")
+        home = os.path.abspath(f"{__file__}/../../../../..")  # of the virtual environment this is installed in, if any
+        python = f"{home}/bin/python" if os.path.exists(f"{home}/pyvenv.cfg") else sys.executable
+        self.command = [python, "-I", "-m", "pacerelled", "--store-root", root]
+        self.state, self.log, self.log_start = f"{root}/pacerelled", f"{root}/pacerelled/pacerelled.log", 0
+        self.lock = self.pipe = -1  # the pipe is at its end when the daemon that was started has ended
+        self.path = f"{self.state}/mcp.sock"
+        if "socket" in options:
+            self.path = absolute(options["socket"])
+            self.command += ["--socket", self.path]
+        elif len(os.fsencode(f"{self.state}/control.sock")) > 103:  # docs/local-protocol.md
+            from hashlib import sha256
+
+            digest = sha256(os.fsencode(self.state)).hexdigest()[:16]
+            self.path = f"/tmp/pacerelled-{os.getuid()}-{digest}/mcp.sock"
+
+    def reach(self, *, wanted: bool) -> socket | None:
+        """A non-blocking connection, or None and the next step towards one: a daemon is started if it is wanted or has
+        crashed. Raises OSError, ShimError: there is no hope, for now."""
+        try:
+            sock = socket(AF_UNIX, SOCK_STREAM)
+            sock.setblocking(False)
+            sock.connect(self.path)
+        except BlockingIOError:  # too many wait for it to accept them, so it lives
+            return None
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            if wanted or isinstance(error, ConnectionRefusedError):
+                self._start()
+            return None
+        level, option = (0, 1) if sys.platform == "darwin" else (SOL_SOCKET, 17)  # LOCAL_PEERCRED, SO_PEERCRED
+        if int.from_bytes(sock.getsockopt(level, option, 128)[4:8], sys.byteorder) != os.geteuid():
+            raise ShimError(f"The socket {self.path} belongs to another user: choose another with --socket.")
+        return sock
+
+    def release(self) -> None:
+        """The daemon is there, or cannot be: lets the next one try."""
+        for fd in {self.lock, self.pipe} - {-1}:
+            os.close(fd)
+        self.lock = self.pipe = -1
+
+    def _start(self) -> None:
+        if self.lock < 0:
+            os.makedirs(self.state, 0o700, exist_ok=True)
+            self.lock = try_lock(f"{self.state}/start.lock")  # and connect again: somebody may just have started it
+            reason = os.pread(self.lock, 4096, 0).decode() if self.lock >= 0 else ""
+            if reason and time() - os.fstat(self.lock).st_mtime < 2.0:  # those who waited share the failure
+                raise ShimError(reason)
+        elif self.pipe < 0:
+            self._spawn()
+        elif select([self.pipe], [], [], 0)[0]:
+            owner = try_lock(f"{self.state}/lock")
+            if owner >= 0:  # else there is another daemon, which has yet to open its socket
+                os.close(owner)
+                reason = f"The Pacerelle daemon cannot be started: {self._last_words()} Its log: {self.log}"
+                os.ftruncate(self.lock, 0)
+                os.pwrite(self.lock, reason.encode(), 0)
+                raise ShimError(reason)
+
+    def _spawn(self) -> None:
+        """A process of its own session, no child of ours, holding nothing of the host's."""
+        passed_on, prefixes = PASSED_ON.split(), ("LC_", "PACERELLED_")
+        env = {k: v for k, v in os.environ.items() if k.upper() in passed_on or k.startswith(prefixes)}
+        log = os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        self.log_start = os.fstat(log).st_size
+        self.pipe, theirs = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                os.setsid()
+                if os.fork():
+                    os._exit(0)
+                for fd, wanted in ((os.open(os.devnull, os.O_RDONLY), 0), (log, 1), (log, 2), (theirs, 3)):
+                    os.dup2(fd, wanted)
+                os.set_inheritable(3, True)
+                os.closerange(4, CHUNK)
+                os.chdir("/")
+                os.execve(self.command[0], self.command, env)
+            except OSError as error:
+                os.write(2, f"{self.command[0]}: {error.strerror}\n".encode())
+            finally:
+                os._exit(127)
+        os.close(theirs)
+        os.close(log)
+        os.waitpid(child, 0)
+
+    def _last_words(self) -> str:
+        with open(self.log, "rb") as log:
+            log.seek(self.log_start)
+            text = log.read(CHUNK).decode(errors="replace").replace(self.token, "…").strip()
+        return " ".join(line.strip() for line in text.split("\n")[-4:])[-600:] or "it ended without a word."
+
+
+class Shim:
+    """One host's session. Without `sock` it looks for a daemon; `ready` says that the daemon has welcomed it."""
+
+    def __init__(self, argv: list[str]) -> None:
+        self.host, self.session = os.getppid(), os.urandom(16).hex()
+        self.sock: socket | None = None
+        self.ready = self.served = False  # now; ever
+        self.next_try, self.delay = 0.0, 0.01  # monotonic time; seconds
+        self.from_host, self.from_daemon = bytearray(), bytearray()  # beginnings of lines
+        self.to_host, self.to_daemon, self.waiting = bytearray(), bytearray(), bytearray()
+        self.calls: dict[str, tuple[bytes, float]] = {}  # the unanswered: id → line, waiting since
+        self.kept = 0  # bytes of them
+        self.repeat: dict[str, tuple[str, bytes]] = {}  # of the kinds in REPEATED: what → id, line
+        self.swallow: set[str] = set()  # ids of what was repeated: the host has the answers
+        self.passing = self.eof = False  # within a line over the limit; stdin is at its end
+        self.end = NEVER  # monotonic time to stop at
+        self.broken: ShimError | None = None  # what is wrong with the settings
+        try:
+            self.options = settings(argv)
+            self.daemon = Daemon(self.options)
+        except ShimError as error:
+            self.broken = error
+
+    def run(self) -> int:
+        """Until the host is gone. Returns the exit code. Raises OSError: stdin or stdout broke."""
+        while os.getppid() == self.host:
+            now = monotonic()
+            if not self.sock and now >= self.next_try:
+                self._look_for_daemon(now)
+            self._give_up(now)
+            idle = not (self.calls or self.to_host or self.to_daemon or self.waiting)
+            if now >= self.end or (self.eof and idle):
+                break
+            room = max(len(self.to_daemon), len(self.waiting)) < ROOM and self.kept + len(self.from_host) < KEEP
+            poller = poll()
+            if not self.eof and (room or self.end == NEVER):
+                poller.register(0, POLLIN if room else 0)
+            poller.register(1, POLLOUT if self.to_host else 0)
+            if self.sock:
+                reading = POLLIN if len(self.to_host) < ROOM else 0
+                poller.register(self.sock, reading | (POLLOUT if self.to_daemon else 0))
+            until = min(now + 1.0, self.end, NEVER if self.sock else self.next_try)
+            found = dict(poller.poll(max(0.0, until - now) * 1000))
+            if found.get(1, POLLOUT) != POLLOUT:
+                break
+            if 1 in found:
+                del self.to_host[: os.write(1, self.to_host[:PIPE_BUF])]  # as much as surely does not block
+            if self.sock and self.sock.fileno() in found:
+                self._serve_daemon(self.sock)
+            if 0 in found and room:
+                self._read_host()
+            elif 0 in found:
+                self.end = monotonic() + LINGER
+        return 2 if self.broken else 0
+
+    def _read_host(self) -> None:
+        data = os.read(0, CHUNK)
+        if not data:
+            self.eof, self.end = True, monotonic() + LINGER
+            data = b"\n"[: len(self.from_host)]
+        for line in take_lines(self.from_host, data):
+            if not self.passing:
+                self._from_host(line)
+            elif self.ready:
+                self.to_daemon += line
+            self.passing = False
+        if len(self.from_host) > MAX_LINE and self.ready:  # the daemon's to refuse
+            self.to_daemon += self.from_host
+            self.from_host.clear()
+            self.passing = True
+
+    def _from_host(self, line: bytes) -> None:
+        message = parse(line)
+        method, key, params = message.get("method"), as_key(message.get("id")), message.get("params")
+        about = params if isinstance(params, dict) else {}
+        if method in REPEATED:
+            self.repeat[f"{method} {about.get('uri')}"] = key, line
+        elif method == "resources/unsubscribe":
+            self.repeat.pop(f"resources/subscribe {about.get('uri')}", None)
+        elif method == "notifications/cancelled":
+            self._forget(as_key(about.get("requestId")))
+        if key and method:
+            self._forget(key)
+            self.calls[key] = line, monotonic()
+            self.kept += len(line) + 300
+            self.next_try = 0.0 if self.next_try == NEVER else self.next_try
+        if self.ready:
+            self.to_daemon += line
+        elif not (key and method) and method not in REPEATED:
+            self.waiting += line
+
+    def _forget(self, key: str) -> None:
+        if key in self.calls:
+            self.kept -= len(self.calls.pop(key)[0]) + 300
+
+    def _look_for_daemon(self, now: float) -> None:
+        self.delay = min(self.delay * 1.5, 0.1 if self.calls or not self.served else 1.0)
+        self.next_try = now + self.delay
+        try:
+            if self.broken:
+                raise self.broken
+            self.sock = self.daemon.reach(wanted=bool(self.calls) or not self.served)
+            self.to_daemon += self._hello() if self.sock else b""
+        except ShimError as error:
+            self._fail(str(error))
+        except OSError as error:
+            where = f"Its place is {self.daemon.state}; --store-root names another."
+            self._fail(f"The Pacerelle daemon can be neither reached nor started: {error}. {where}")
+
+    def _hello(self) -> bytes:
+        texts = {name: self.options.get(name) for name in OPTIONS[:4]} | {"session": self.session, "shim": VERSION}
+        try:
+            texts["cwd"] = os.fsencode(os.getcwd()).decode(errors="replace")
+            with open(f"/proc/{self.host}/comm", errors="replace") as file:  # not on macOS
+                texts["host"] = file.read().strip()
+        except OSError:
+            pass
+        pairs = [f'"{name}":{quoted(text) if text else "null"}' for name, text in texts.items()]
+        e2ee = "false" if "no_e2ee" in self.options else "true"
+        return f'{{"pacerelle":"hello","v":1,"pid":{os.getpid()},"e2ee":{e2ee},{",".join(pairs)}}}\n'.encode()
+
+    def _serve_daemon(self, sock: socket) -> None:
+        try:
+            del self.to_daemon[: sock.send(self.to_daemon[:CHUNK]) if self.to_daemon else 0]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.to_daemon.clear()  # it is gone, but its last answers may still be there to read
+        try:
+            data = sock.recv(CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        for line in take_lines(self.from_daemon, data):
+            self._from_daemon(line)
+        if len(self.from_daemon) > MAX_LINE:
+            self._fail("The Pacerelle daemon's answer is longer than 16 MiB.")
+            data = b""
+        if self.sock and not data:
+            self._lose()
+
+    def _from_daemon(self, line: bytes) -> None:
+        message = parse(line)
+        key = "" if "method" in message else as_key(message.get("id"))
+        if not self.ready:
+            self._welcome(message)
+        elif key in self.swallow:
+            self.swallow.discard(key)
+        elif message:
+            self._forget(key)
+            self.to_host += line
+
+    def _welcome(self, message: dict[str, object]) -> None:
+        if message.get("pacerelle") != "welcome":
+            self._lose()
+            if message.get("retry") is not True:
+                self._fail(f"The Pacerelle daemon refused: {message.get('message')} {message.get('hint')}")
+            return
+        self.daemon.release()
+        self.ready, self.served, self.delay = True, True, 0.01
+        first = list(self.repeat.values())
+        self.swallow = {key for key, _ in first} - self.calls.keys() - {""}
+        rest = [line for key, (line, _) in self.calls.items() if (key, line) not in first]
+        self.to_daemon += b"".join([*(line for _, line in first), *rest, self.waiting])
+        self.waiting.clear()
+
+    def _lose(self) -> None:
+        """The connection is over; the calls in flight wait for the next."""
+        if self.sock:
+            self.sock.close()
+        now, self.sock, self.ready = monotonic(), None, False
+        self.next_try = now + self.delay
+        self.calls = {key: (line, now) for key, (line, _) in self.calls.items()}
+        self.from_daemon.clear()
+        self.to_daemon.clear()
+
+    def _give_up(self, now: float) -> None:
+        wait = CALL_WAIT if self.served else START_WAIT
+        late = [] if self.ready else [key for key, (_, since) in self.calls.items() if now - since > wait]
+        if late:
+            what = "does not answer" if self.sock else "is not there, and does not start"
+            self._answer(late, f"The Pacerelle daemon {what}. Try `pacerelle status`. Its log: {self.daemon.log}")
+
+    def _fail(self, why: str) -> None:
+        self._answer(list(self.calls), why)
+        self.next_try = NEVER  # until the next call
+        if not self.broken:
+            self.daemon.release()
+
+    def _answer(self, keys: list[str], why: str) -> None:
+        for key in keys:
+            self._forget(key)
+            error = f'{{"code":{UNAVAILABLE},"message":{quoted(why)}}}'
+            self.to_host += f'{{"jsonrpc":"2.0","id":{key},"error":{error}}}\n'.encode()
+            if key == self.repeat.get("initialize None", ("",))[0]:
+                self.repeat.clear()  # the handshake failed: the host begins anew
+
+
+def main() -> int:
+    """The command `pacerelle-mcp`. Returns the exit code."""
+    argv = sys.argv[1:]
+    if "--help" in argv or "--version" in argv:
+        print(HELP if "--help" in argv else VERSION)
+        return 0
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:  # what the host left closed must not become a socket
+        pass
+    os.close(fd)
+    os.umask(0o077)
+    shim = Shim(argv)
+    if shim.broken:
+        os.write(2, f"{shim.broken}\n".encode())
+    try:
+        return shim.run()
+    except (OSError, KeyboardInterrupt):
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
