@@ -7,7 +7,6 @@ one is refused, since it is a slip that the person's client would ignore in sile
 from __future__ import annotations
 
 import difflib
-import math
 import re
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -163,16 +162,15 @@ def _object(value: Any, path: str, checks: Mapping[str, Check], required: tuple[
 
 
 def _no_near_misses(value: Mapping[str, Any], known: tuple[str, ...], prefix: str) -> None:
-    def folded(name: str) -> str:
-        return re.sub(r"[^a-z0-9]", "", name.lower())
-
+    folded = {_folded(name): name for name in known}
     for name in value:
-        if name in known:
-            continue
-        same = [item for item in known if folded(item) == folded(name)]
-        near = same or difflib.get_close_matches(name[:64], known, n=1, cutoff=0.8)
+        near = [] if name in known else difflib.get_close_matches(_folded(name[:64]), folded, n=1, cutoff=0.8)
         if near:
-            raise _Wrong(prefix + _shown(name), f"is not known; did you mean {near[0]}?")
+            raise _Wrong(prefix + _shown(name), f"is not known; did you mean {folded[near[0]]}?")
+
+
+def _folded(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def _shown(name: str) -> str:
@@ -195,12 +193,8 @@ def _flag(value: Any, path: str) -> None:
 
 
 def _number(value: Any, path: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not _is_amount(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _wire.MAX_SAFE_INT:
         raise _Wrong(path, "must be a number, 0 or more")
-
-
-def _is_amount(value: float) -> bool:
-    return math.isfinite(value) and 0 <= value <= _wire.MAX_SAFE_INT if abs(value) < 1e300 else False
 
 
 def _positive(value: Any, path: str) -> None:
