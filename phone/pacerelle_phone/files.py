@@ -1,8 +1,9 @@
-"""Files on their way out: read, sealed, and kept in the phone's database until the relay has them."""
+"""Files: read and sealed on their way out, written where they cannot harm on their way in."""
 
 from __future__ import annotations
 
 import mimetypes
+import os
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,3 +52,21 @@ def seal_upload(position: int, file: File | Path) -> Upload:
         sha256=sealed.sha256,
         ciphertext=sealed.ciphertext,
     )
+
+
+def write_new(folder: Path, name: str, data: bytes) -> Path:
+    """Write under the sender's name, as far as that can be a file's name here. Raises InvalidArgument."""
+    plain = "".join(c for c in name.replace("\\", "/").rpartition("/")[2] if c.isprintable()).strip(". ")
+    # File systems limit names to 255 bytes: 50 and 10 characters of up to 4 bytes, and the number.
+    stem, suffix = Path(plain).stem[:50] or "file", Path(plain).suffix[:10]
+    for number in range(1, 1000):
+        path = folder / (f"{stem}{suffix}" if number == 1 else f"{stem} ({number}){suffix}")
+        try:
+            with open(path, "xb", opener=lambda p, flags: os.open(p, flags, 0o600)) as file:
+                file.write(data)
+        except FileExistsError:
+            continue
+        except OSError as e:
+            raise InvalidArgument(f"{path} cannot be written: {e.strerror}.", argument="folder") from None
+        return path
+    raise InvalidArgument(f"{folder} has too many files of that name.", argument="folder")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 from pacerelle_protocol.files import TAG_BYTES, open_file
 from pacerelle_protocol.payload import FileRef
 
 from .core import Core
 from .errors import InvalidArgument, KeyMissing, WaitTimeout
+from .files import write_new
 from .model import Message
 
 
@@ -20,7 +22,7 @@ class Reader:
 
     async def start_reading(self) -> None:
         """From here on is what `messages` gives by default."""
-        self._opened_at = await self._core.run(self._core.log.last_seq)
+        self._opened_at = await self.last_seq()
 
     async def messages(self, after: int | None = None) -> AsyncIterator[Message]:
         """What comes in, for ever, oldest first: what follows `seq` `after`, by default since the device was opened."""
@@ -102,3 +104,12 @@ class Reader:
             sha256=attachment.sha256,
             size=attachment.size,
         )
+
+    async def save(self, attachment: FileRef, folder: Path) -> Path:
+        """Download into a new file of `folder`, never over an old one. Raises as `download`, and InvalidArgument."""
+        data = await self.download(attachment)
+        return await asyncio.to_thread(write_new, folder, attachment.name, data)
+
+    async def last_seq(self) -> int:
+        """The number of the newest message: what `messages(after=…)` starts behind."""
+        return await self._core.run(self._core.log.last_seq)
