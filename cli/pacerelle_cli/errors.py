@@ -27,8 +27,9 @@ RELAY_OFFLINE: Final = 5
 
 EXIT_CODES: Final = {
     "no_agent": LOGIN_NEEDED,
-    "login_needed": LOGIN_NEEDED,
+    "token_missing": LOGIN_NEEDED,
     "token_refused": LOGIN_NEEDED,
+    "relay_offline": RELAY_OFFLINE,
     "relay_unreachable": RELAY_OFFLINE,
 }
 """Exit codes for the daemon's error and problem codes; all others are 1."""

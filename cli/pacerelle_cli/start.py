@@ -64,7 +64,10 @@ def start_daemon(daemon: Daemon, *, socket: str | None) -> int | None:
                     f"pacerelled could not start: {_last_words(paths.log, seen)}", hint=f"Its log is {paths.log}"
                 )
             _pause(until, daemon)
-        return process.pid if process.poll() is None else None
+        if process.poll() is not None:
+            return None
+        process.returncode = 0  # nobody waits for it: it outlives us, and Popen need not warn of that
+        return process.pid
     finally:
         os.close(lock)
         os.close(log)

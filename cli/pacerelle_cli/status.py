@@ -79,8 +79,6 @@ def _health(body: dict[str, Any]) -> None:
     running = f"pacerelled {daemon['version']}, pid {daemon['pid']}, up {duration(daemon['uptime_s'])}"
     if not problems:
         click.echo(f"{click.style('OK', fg='green')}  {running}")
-        if not body["agents"]:
-            click.echo("    No agent yet. Add one with: pacerelle agent add AGENT_ID")
         return
     noun = "problem" if len(problems) == 1 else "problems"
     click.echo(f"{click.style(f'{len(problems)} {noun}', fg='red')}  {running}")

@@ -33,7 +33,7 @@ async def test_status_shows_problems_first_with_what_to_do(world: World) -> None
     await world.agent(token=None)
     world.hub.problems = [
         {
-            "code": "login_needed",
+            "code": "token_missing",
             "message": "No token.",
             "hint": "pacerelle agent token agent-1",
             "agent_id": "agent-1",
@@ -58,7 +58,8 @@ async def test_status_shows_problems_first_with_what_to_do(world: World) -> None
         ("connecting", "t", None, 5),
         ("disconnected", None, None, 4),
         ("connected", "t", "no_agent", 4),
-        ("connected", "t", "relay_unreachable", 5),
+        ("connected", "t", "token_missing", 4),
+        ("connected", "t", "relay_offline", 5),
         ("connected", "t", "anything", 1),
         ("reconnecting", "t", "anything", 5),
     ],
@@ -76,8 +77,8 @@ async def test_the_exit_code_of_status(
 
 async def test_status_without_an_agent_says_how_to_add_one(world: World) -> None:
     result = await world.run("status")
-    assert result.code == 0
-    assert "pacerelle agent add AGENT_ID" in result.out
+    assert result.code == 4
+    assert "There is no agent yet\n    pacerelle agent add\n" in result.out
 
 
 async def test_hosts(world: World) -> None:

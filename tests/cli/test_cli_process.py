@@ -76,7 +76,7 @@ async def test_a_suspended_daemon_is_named_by_its_pid(home: Home) -> None:
         assert f"pacerelled (pid {child.pid}) did not answer" in result.err
         assert f"kill -CONT {child.pid}" in result.err
         child.send_signal(signal.SIGCONT)
-        assert (await home.run("status")).code == 0
+        assert (await home.run("hosts")).code == 0
         result = await home.run("stop")
         assert (result.code, result.out) == (0, f"pacerelled (pid {child.pid}) has ended.\n")
         assert await asyncio.wait_for(child.wait(), DEADLINE) == 0
@@ -154,6 +154,7 @@ async def test_a_table_fits_the_terminal(world: World) -> None:
 
 
 async def test_colour_only_on_a_terminal_and_only_if_wanted(world: World) -> None:
+    await world.agent()
     assert "\x1b[32mOK" in await on_terminal(world, 100, "status")
     assert "\x1b[32m" not in await on_terminal(world, 100, "status", NO_COLOR="1")
     assert "\x1b" not in (await world.run("status")).out

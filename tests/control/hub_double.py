@@ -195,7 +195,11 @@ class HubDouble:
     async def status(self) -> dict[str, Any]:
         if self.explode is not None:
             raise self.explode
+        problems = list(self.problems)
+        if not self.all:
+            problems.append({"code": "no_agent", "message": "There is no agent yet", "hint": "pacerelle agent add"})
         return {
+            "version": 1,
             "daemon": {
                 "version": "0.1.0",
                 "pid": os.getpid(),
@@ -203,7 +207,7 @@ class HubDouble:
                 "state_dir": "/state",
                 "started_at": NOW,
             },
-            "health": {"ok": not self.problems, "problems": self.problems},
+            "health": {"ok": not problems, "problems": problems},
             "agents": [await agent.status() for agent in self.all.values()],
             "hosts": self.hosts,
         }

@@ -43,6 +43,18 @@ async def test_status_has_a_version_health_agents_and_hosts(control: Control) ->
     assert body["hosts"] == []
 
 
+async def test_an_added_agents_token_is_kept_for_good(control: Control) -> None:
+    kept = []
+
+    async def set_token(agent_id: str, token: str) -> None:
+        kept.append((agent_id, token))
+
+    control.hub.set_token = set_token  # type: ignore[method-assign]
+    await control.call("POST", "/v1/agents", json={"agent_id": "a", "token": "t"})
+    await control.call("POST", "/v1/agents", json={"agent_id": "a"})
+    assert kept == [("a", "t")]
+
+
 async def test_hosts_paths_and_agents(control: Control) -> None:
     await control.agent()
     control.hub.hosts = [{"session": "s", "label": "Zed"}]

@@ -12,7 +12,7 @@ import os
 import re
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, Final, Literal, cast
+from typing import Any, Literal, cast
 from urllib.parse import quote
 
 from aiohttp import web
@@ -26,8 +26,6 @@ from .fields import MAX_JSON, file_bytes, json_fields, query_fields
 from .sockets import peer_uid
 
 log = logging.getLogger(__name__)
-
-API_VERSION: Final = 1
 
 _MAX_LINE = 1024 * 1024  # bytes of a request line: the text that comes with a file travels in its query
 _MAX_ROWS = 500  # rows of any list
@@ -106,11 +104,11 @@ class ControlServer:
 
     async def _status(self, request: web.Request) -> web.Response:
         query_fields(request).done()
-        return answer({"version": API_VERSION, **await self._hub.status()})
+        return answer(await self._hub.status())
 
     async def _hosts(self, request: web.Request) -> web.Response:
         query_fields(request).done()
-        return answer({"hosts": self._hub.sessions()})
+        return answer({"hosts": (await self._hub.status())["hosts"]})
 
     async def _show_paths(self, request: web.Request) -> web.Response:
         query_fields(request).done()
@@ -149,6 +147,8 @@ class ControlServer:
         fields.done()
         known = any(agent.agent_id == agent_id for agent in self._hub.agents())
         await self._hub.add_agent(agent_id, token=token, base_url=base_url, ws_url=ws_url, e2ee=e2ee)
+        if token:
+            await self._hub.set_token(agent_id, token)  # a person's choice is kept for good, where a keyring is
         rows: list[dict[str, Any]] = (await self._hub.status())["agents"]
         row = next((row for row in rows if row["agent_id"] == agent_id), None)
         if row is None:
