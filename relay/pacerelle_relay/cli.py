@@ -21,7 +21,7 @@ DEFAULT_PORT = 8787
 @click.command()
 @click.option(
     "--data",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=click.Path(path_type=Path),
     default=lambda: Path.home() / ".pacerelle" / "relay",
     show_default="~/.pacerelle/relay",
     help="Directory for the database and files.",

@@ -134,7 +134,7 @@ class Relay:
 def _lock(database: Path) -> int:
     """Takes the data directory for this process: two relays on one database would not see each other's people."""
     try:
-        database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_directory(database.parent)
         path = database.with_name("relay.lock")
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -145,3 +145,10 @@ def _lock(database: Path) -> int:
         os.close(lock)
         raise DataError(f"another relay is using {database.parent}") from None
     return lock
+
+
+def _make_directory(path: Path) -> None:
+    """With its parents, for the owner alone; what exists already keeps its mode."""
+    if not path.is_dir():
+        _make_directory(path.parent)
+        path.mkdir(mode=0o700)
