@@ -38,7 +38,7 @@ from pacerelled.store.database import Store, Tx
 from . import shapes
 from .crypto import AgentCrypto
 from .inbox import Inbox, Result
-from .model import Checkpoint, Connection, Login, Reply, Request, Session, WaitResult
+from .model import Checkpoint, Connection, Login, Reply, Request, Session, WaitResult, short
 from .outbox import Outbox
 from .sessions import Sessions
 from .targets import Target, resolve_target
@@ -127,7 +127,7 @@ class Agent:
 
     def _link_changed(self, state: State) -> None:
         self._notify("status")
-        log.info("Agent %s: %s", self.agent_id, state)
+        log.info("Agent %s: %s", short(self.agent_id), state)
         if state == "connected":
             self._outbox.link_up()
 

@@ -24,6 +24,7 @@ from pacerelled.store import conversations, events, requests
 from pacerelled.store.database import Store, Tx
 
 from .crypto import AgentCrypto, Rejected
+from .model import short
 
 log = logging.getLogger(__name__)
 
@@ -348,7 +349,7 @@ class Inbox:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("Receiving for %s failed", self._agent_id, exc_info=error)
+            log.error("Receiving for agent %s failed", short(self._agent_id), exc_info=error)
 
 
 def _request(message: IncomingMessage, opened: Opened) -> requests.NewRequest:
