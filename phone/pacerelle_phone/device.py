@@ -67,6 +67,7 @@ class Device(Reader):
         self._outbox = Outbox(core, self._identities)
         self._link = Link(core, connected=self._on_connected, taken=self._on_taken)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     @classmethod
     async def open(cls, home: Path, relay_url: str | None = None) -> Device:
@@ -103,7 +104,10 @@ class Device(Reader):
         await self._outbox.wake()
 
     async def close(self) -> None:
-        """End all work. What is queued stays queued."""
+        """End all work. What is queued stays queued. A second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -177,7 +177,8 @@ class Log:
 
     def mark_read(self, message_id: str) -> None:
         self._store.execute(
-            "UPDATE messages SET state = 'read' WHERE id = ? AND direction = 'out' AND state IN ('queued', 'sent')",
+            "UPDATE messages SET state = 'read', reason = NULL"
+            " WHERE id = ? AND direction = 'out' AND state IN ('queued', 'sent')",
             (message_id,),
         )
 

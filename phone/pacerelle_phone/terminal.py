@@ -40,7 +40,7 @@ class Terminal:
 
     def print(self, text: str) -> None:
         """Above the line being typed. The caller has escaped what others wrote."""
-        self._write("\r\x1b[K" + text.replace("\n", "\r\n") + "\r\n")
+        self._write(f"\r\x1b[K{text}\n")
         self._draw()
 
     async def line(self, prompt: str | None = None) -> str | None:

@@ -13,6 +13,7 @@ from pacerelle_phone.device import Device
 from pacerelle_phone.model import PairedAgent
 
 DEADLINE = 30.0  # seconds; generous, since the machine may be busy
+COMMAND = (sys.executable, "-c", "from pacerelle_phone.cli import chat; chat(prog_name='pacerelle chat')")
 AGENT_SCRIPT = Path(__file__).parent / "phone_sdk_agent.py"
 
 

@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from phone_world import DEADLINE, StartAgent
+from phone_world import COMMAND, DEADLINE, StartAgent
 
 from pacerelle_phone.device import Device
 from pacerelle_phone.model import PairedAgent
 from pacerelle_relay.server import Relay
-
-COMMAND = (sys.executable, "-c", "from pacerelle_phone.cli import chat; chat(prog_name='pacerelle chat')")
 
 
 @dataclass
