@@ -45,7 +45,7 @@ async def run(paths: LocalPaths, settings: Settings, env: Mapping[str, str]) -> 
         key = await obtain_store_key(paths.state, paths.key_file, paths.store, keyring=keyring, env=env)
         store = await Store.open(paths.store, key.raw, new=key.new)
         try:
-            store_created(paths.state)
+            store_created(paths.state, key)
             hub = Hub(store, settings, keyring=keyring, env=env, state=paths.state)
             places = {name: str(getattr(paths, name)) for name in paths.__slots__}
             mcp_server = McpSocketServer(hub, sockets["mcp"], version=__version__)

@@ -43,10 +43,18 @@ def private_directory(path: Path) -> None:
         )
 
 
+def make_private(path: Path) -> None:
+    """Takes a file that others can read or write (restored from a backup, say) away from them."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        path.chmod(mode & 0o700)
+
+
 def write_private(path: Path, data: bytes) -> None:
-    """Writes `path` durably and atomically, 0600."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    """Writes `path` durably and atomically, 0600. Raises OSError."""
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.unlink(missing_ok=True)  # of a process that was killed here; there is one writer at a time
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(fd, "wb") as file:
             file.write(data)

@@ -13,7 +13,6 @@ import base64
 import hashlib
 import json
 import logging
-import os
 import secrets
 import sys
 import threading
@@ -22,12 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pacerelled.errors import StoreCorrupt, StoreKeyError
-from pacerelled.files import write_private
+from pacerelled.errors import StoreCorrupt, StoreKeyError, StoreUnavailable
+from pacerelled.files import make_private, write_private
 
 log = logging.getLogger(__name__)
 
 KEY_BYTES = 32
+MEMO = "store.json"
 CREDENTIAL = "pacerelled-store-key"
 TOKEN_CREDENTIAL = "pacerelled-token-"
 SERVICE = "pacerelled"
@@ -106,20 +106,13 @@ async def obtain_store_key(
 ) -> StoreKey:
     """The key of the store in `state`, or a new one if there is no store yet.
 
-    Raises StoreKeyError (key missing, unreadable, or not the store's) and StoreCorrupt (`store.json` unreadable).
+    Raises StoreKeyError (key missing, unreadable, or not the store's), StoreCorrupt (`store.json` unreadable) and
+    StoreUnavailable (a new key cannot be written).
     """
-    memo_path = state / "store.json"
-    memo = _read_memo(memo_path)
+    memo = _read_memo(state)
     if memo is None and not store.exists():
         key = await _find(key_file, keyring, env) or await _make(key_file, keyring)
-        store_id = secrets.token_hex(16)
-        memo = {
-            "version": 1,
-            "store_id": store_id,
-            "key_source": key.source,
-            "key_check": _check_value(key.raw, store_id),
-        }
-        write_private(memo_path, json.dumps(memo).encode() + b"\n")
+        _write_memo(state, key, created=False)
         return StoreKey(key.raw, key.source, new=True)
     found = await _find(key_file, keyring, env, source=memo["key_source"] if memo else None)
     if found is None:
@@ -138,23 +131,28 @@ async def obtain_store_key(
             f"The key in {found.source} is not the key of the store {store}",
             hint="store.db, store.json and store.key belong together: restore them together. Nothing was changed.",
         )
-    return StoreKey(found.raw, found.source, new=bool(memo and not memo.get("created") and not store.exists()))
+    return StoreKey(found.raw, found.source, new=memo is not None and not memo.get("created"))
 
 
-def store_created(state: Path) -> None:
-    """Notes that the file exists now: from here on a missing store.db is a loss, not a beginning."""
-    memo = _read_memo(state / "store.json")
-    if memo and not memo.get("created"):
-        memo["created"] = True
-        write_private(state / "store.json", json.dumps(memo).encode() + b"\n")
+def store_created(state: Path, key: StoreKey) -> None:
+    """Notes that the file exists now: from here on a missing store.db is a loss, not a beginning.
+
+    A lost `store.json` is made again. Raises StoreUnavailable.
+    """
+    memo = _read_memo(state)
+    if memo is None or not memo.get("created"):
+        _write_memo(state, key, created=True)
 
 
 async def token_from_outside(agent_id: str, *, keyring: Keyring, env: Mapping[str, str]) -> str | None:
-    """An agent's token from systemd's credentials, the environment or the keyring."""
+    """An agent's token from systemd's credentials, the environment or the keyring.
+
+    Raises StoreKeyError: the credential is there but cannot be read.
+    """
     if directory := env.get("CREDENTIALS_DIRECTORY"):
         path = Path(directory) / f"{TOKEN_CREDENTIAL}{agent_id}"
         if path.is_file():
-            return path.read_text().strip() or None
+            return _read(path).decode("utf-8", "replace").strip() or None
     if env.get("PACERELLE_AGENT_TOKEN") and env.get("PACERELLE_AGENT_ID") == agent_id:
         return env["PACERELLE_AGENT_TOKEN"]
     return await keyring.get(f"token:{agent_id}")
@@ -166,11 +164,13 @@ async def _find(
     if source in (None, "credential") and (directory := env.get("CREDENTIALS_DIRECTORY")):
         path = Path(directory) / CREDENTIAL
         if path.is_file():
-            return StoreKey(_decoded(path.read_bytes(), str(path)), "credential")
+            return StoreKey(_decoded(_read(path), str(path)), "credential")
     if source in (None, "keyring") and (text := await keyring.get(f"store-key:{key_file.parent}")):
         return StoreKey(_decoded(text.encode(), "the OS keyring"), "keyring")
     if source in (None, "file") and key_file.exists():
-        return StoreKey(_decoded(key_file.read_bytes(), str(key_file)), "file")
+        key = StoreKey(_decoded(_read(key_file), str(key_file)), "file")
+        make_private(key_file)
+        return key
     return None
 
 
@@ -179,8 +179,15 @@ async def _make(key_file: Path, keyring: Keyring) -> StoreKey:
     text = base64.b64encode(raw)
     if await keyring.set(f"store-key:{key_file.parent}", text.decode()):
         return StoreKey(raw, "keyring")
-    write_private(key_file, text + b"\n")
+    _write(key_file, text + b"\n")
     return StoreKey(raw, "file")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise StoreKeyError(f"{path} cannot be read: {error.strerror}", hint="Mend its permissions.") from error
 
 
 def _decoded(text: bytes, where: str) -> bytes:
@@ -201,20 +208,41 @@ def _check_value(key: bytes, store_id: str) -> str:
     return hashlib.sha256(b"pacerelled store key check\0" + store_id.encode() + b"\0" + key).hexdigest()[:32]
 
 
-def _read_memo(path: Path) -> dict[str, Any] | None:
+def _read_memo(state: Path) -> dict[str, Any] | None:
+    path = state / MEMO
     try:
         text = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    try:
         memo = json.loads(text)
         if not all(isinstance(memo[k], str) for k in ("store_id", "key_source", "key_check")):
-            raise ValueError(path)
-    except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(MEMO)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreCorrupt(
-            f"{path} is damaged",
+            f"{path} is damaged or cannot be read",
             hint="Restore it from a backup together with store.db and store.key. Nothing was changed.",
         ) from error
-    os.chmod(path, 0o600)
+    make_private(path)
     result: dict[str, Any] = memo
     return result
+
+
+def _write_memo(state: Path, key: StoreKey, *, created: bool) -> None:
+    store_id = secrets.token_hex(16)
+    memo = {
+        "version": 1,
+        "store_id": store_id,
+        "key_source": key.source,
+        "key_check": _check_value(key.raw, store_id),
+        "created": created,
+    }
+    _write(state / MEMO, json.dumps(memo).encode() + b"\n")
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        write_private(path, data)
+    except OSError as error:
+        raise StoreUnavailable(
+            f"{path} cannot be written: {error.strerror}", hint="Free some disk space, or make its folder writable."
+        ) from error

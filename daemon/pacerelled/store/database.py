@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pacerelled.errors import StoreCorrupt, StoreError, StoreKeyError, StoreTooNew, StoreUnavailable
+from pacerelled.files import make_private
 
 from .driver import Connection, Database, DatabaseError, connect
 from .schema import migrations, unknown_migrations
+from .wal import log_is_damaged
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -33,11 +35,12 @@ def now() -> str:
 class Tx:
     """One transaction, on the store's thread. Hooks run there too, after its end."""
 
-    __slots__ = ("_after_commit", "_after_rollback", "conn", "now")
+    __slots__ = ("_after_commit", "_after_rollback", "conn", "has_events", "now")
 
     def __init__(self, conn: Connection) -> None:
         self.conn = conn
         self.now = now()
+        self.has_events = False  # it added some to the log of events
         self._after_commit: list[Callable[[], None]] = []
         self._after_rollback: list[Callable[[], None]] = []
 
@@ -65,8 +68,9 @@ class Tx:
         try:
             result = fn()
         except BaseException:
-            self.conn.execute("ROLLBACK TO part")
-            self.conn.execute("RELEASE part")
+            if self.conn.in_transaction:  # SQLite ends it by itself over some failures, such as a full disk
+                self.conn.execute("ROLLBACK TO part")
+                self.conn.execute("RELEASE part")
             raise
         self.conn.execute("RELEASE part")
         return result
@@ -76,18 +80,20 @@ class Store:
     """All access goes through `run`: one function, one transaction, one thread, in order of the calls.
 
     Raises StoreKeyError, StoreCorrupt, StoreTooNew when opening; StoreUnavailable from `run` when the disk is full or
-    fails: then nothing of that transaction was written.
+    fails: then nothing of that transaction was written. `on_event` is called on the store's thread after each commit
+    that added events.
     """
 
     def __init__(self, conn: Connection, path: Path, executor: ThreadPoolExecutor) -> None:
         self._conn = conn
         self._executor = executor
         self.path = path
+        self.on_event: Callable[[], None] = lambda: None
         self._closed = False
 
     @classmethod
     async def open(cls, path: Path, key: bytes, *, new: bool) -> Store:
-        """Opens `path`, checks every page, brings the schema up to date.
+        """Opens `path`, checks every page, brings the schema up to date. A store that is refused is not touched.
 
         `new` says whether the file may be created: an existing store whose file is gone or empty is refused instead.
         """
@@ -112,6 +118,11 @@ class Store:
             future.add_done_callback(lambda f: f.cancelled() or f.exception())
             raise
 
+    async def settled(self) -> None:
+        """Returns when every transaction asked for before has ended, also those whose callers were cancelled."""
+        if not self._closed:
+            await asyncio.get_running_loop().run_in_executor(self._executor, lambda: None)
+
     async def close(self) -> None:
         """Waits for what is running, checkpoints the log and closes the file."""
         if self._closed:
@@ -134,12 +145,17 @@ class Store:
                 except DatabaseError:
                     log.exception("Rolling back failed")
             for hook in tx._after_rollback:
-                hook()
+                try:
+                    hook()
+                except Exception:
+                    log.exception("Taking back what was in memory failed")
             if isinstance(error, DatabaseError):
                 raise _mapped(error) from error
             raise
         for hook in tx._after_commit:
             hook()
+        if tx.has_events:
+            self.on_event()
         return result
 
 
@@ -148,36 +164,48 @@ def _open(path: Path, key: bytes, new: bool) -> Connection:
     if not new and not size:
         state = "is missing" if size is None else "is empty"
         raise StoreCorrupt(f"The store {path} {state}, though it existed before", hint=RESTORE_HINT)
-    if size is None:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    conn = connect(str(path), key)
+    if size:
+        _check(path, key)
+        make_private(path)
+    else:
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600))
+    conn = connect(path, key)
     try:
-        _check(conn, path, fresh=not size)
         conn.execute("PRAGMA journal_mode = WAL")
         conn.execute("PRAGMA synchronous = FULL")
         conn.execute("PRAGMA foreign_keys = ON")
         conn.execute("PRAGMA temp_store = MEMORY")
         conn.execute("PRAGMA journal_size_limit = 8388608")
-        db = Database(conn)
-        if newer := unknown_migrations(db):
-            raise StoreTooNew(
-                f"The store was written by a newer version (it has {', '.join(newer)})",
-                hint="Upgrade pacerelled, or restore the backup made before the upgrade. Nothing was changed.",
-            )
-        migrations.apply(db)
-    except DatabaseError as error:
+        conn.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # what a crash left of the log must not meet the next crash
+        migrations.apply(Database(conn))
+    except BaseException as error:
         conn.close()
-        raise _mapped(error) from error
-    except BaseException:
-        conn.close()
+        if isinstance(error, DatabaseError):
+            raise _mapped(error) from error
         raise
     return conn
 
 
-def _check(conn: Connection, path: Path, *, fresh: bool) -> None:
-    """Reads every page: a page whose authentication code is wrong must stop us now, not in a month."""
+def _check(path: Path, key: bytes) -> None:
+    """Reads every page: one whose authentication code is wrong must stop us now, not in a month.
+
+    On a connection that cannot write: opening a store as usual, even in vain, would fold its log into it.
+    """
+    log_file, index = (path.with_name(path.name + suffix) for suffix in ("-wal", "-shm"))
+    if log_is_damaged(log_file):
+        raise StoreCorrupt(f"The log of the store {path} is damaged", hint=RESTORE_HINT)
+    index_wanted = log_file.exists() and not index.exists()
+    if index_wanted:
+        index.touch(0o600)  # a reader that may not make it wants it to be there
+    conn = connect(path, key, read_only=True)
     try:
-        conn.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if newer := unknown_migrations(Database(conn)):
+            raise StoreTooNew(
+                f"The store was written by a newer version (it has {', '.join(newer)})",
+                hint="Upgrade pacerelled, or restore the backup made before the upgrade. Nothing was changed.",
+            )
+        if any(row[0] != "ok" for row in conn.execute("PRAGMA quick_check(1)").fetchall()):
+            raise StoreCorrupt(f"The store {path} is damaged", hint=RESTORE_HINT)
     except DatabaseError as error:
         if "not a database" in str(error):
             raise StoreKeyError(
@@ -185,13 +213,10 @@ def _check(conn: Connection, path: Path, *, fresh: bool) -> None:
                 hint=RESTORE_HINT,
             ) from error
         raise _mapped(error) from error
-    if fresh:
-        return
-    bad = conn.execute("PRAGMA cipher_integrity_check").fetchall()
-    if not bad:
-        bad = [row for row in conn.execute("PRAGMA quick_check(1)").fetchall() if row[0] != "ok"]
-    if bad:
-        raise StoreCorrupt(f"The store {path} is damaged ({len(bad)} bad pages or structures)", hint=RESTORE_HINT)
+    finally:
+        conn.close()
+        if index_wanted:
+            index.unlink()
 
 
 def _mapped(error: Exception) -> StoreError:

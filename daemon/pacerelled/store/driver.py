@@ -7,6 +7,7 @@ name its exception handling would miss every error of ours.
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import sqlcipher3
@@ -24,12 +25,18 @@ Connection = Any  # sqlcipher3 has no type information
 __all__ = ["Connection", "Database", "DatabaseError", "IntegrityError", "Migrations", "connect"]
 
 
-def connect(path: str, key: bytes) -> Connection:
+def connect(path: Path, key: bytes, *, read_only: bool = False) -> Connection:
     """Opens (or creates) `path` with a raw 32-byte key. Nothing is read before the first statement.
 
-    `isolation_level=None`: transactions are begun and ended by `Store.run`, nowhere else.
+    `isolation_level=None`: transactions are begun and ended by `Store.run`, nowhere else. With `read_only` no file is
+    written, not even those beside the database: its log is read where it is, as it is.
     """
-    conn = dbapi2.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
+    uri = path.absolute().as_uri()
+    if read_only:
+        log = path.with_name(f"{path.name}-wal")
+        uri += "?mode=ro&readonly_shm=1" if log.exists() and log.stat().st_size else "?immutable=1"
+    conn = dbapi2.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=5.0)
     conn.row_factory = dbapi2.Row
+    conn.execute("PRAGMA cipher_log_level = NONE")  # it writes to stderr; errors reach us as exceptions
     conn.execute(f"PRAGMA key = \"x'{key.hex()}'\"")
     return conn

@@ -16,6 +16,7 @@ def add(tx: Tx, agent_id: str | None, type_: str, **data: Any) -> int:
         (tx.now, agent_id, type_, json.dumps(data)),
     )
     seq: int = cursor.lastrowid
+    tx.has_events = True
     if seq % 256 == 0:
         tx.execute("DELETE FROM events WHERE seq <= ?", (seq - KEEP,))
     return seq
