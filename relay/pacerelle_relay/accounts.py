@@ -1,4 +1,4 @@
-"""Accounts, devices, agents, and the tokens that prove who calls. Runs on the database's thread.
+"""Accounts, their devices, and the tokens that prove who calls. Runs on the database's thread.
 
 A token is 256 random bits, shown once; the database has its SHA-256 only.
 """
@@ -44,6 +44,10 @@ def new_id(kind: str) -> str:
     return f"{kind}-{secrets.token_hex(10)}"
 
 
+def new_token() -> str:
+    return secrets.token_urlsafe(32)
+
+
 def iso(at: float | None) -> str | None:
     """ISO 8601 UTC, for people."""
     return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
@@ -68,9 +72,6 @@ def _by_token(db: sqlite3.Connection, table: str, token: str) -> tuple[str, str]
     if row is None or not hmac.compare_digest(row[2], presented):
         raise Unauthorized("the token is not valid here: it was mistyped, replaced or revoked")
     return row[0], row[1]
-
-
-# Accounts and devices
 
 
 def create_account(db: sqlite3.Connection, name: str, device_name: str | None, now: float) -> dict[str, Any]:
@@ -101,17 +102,17 @@ def link_device(
     if row is None or row[1] <= now:
         raise NotFound("the link code is unknown, used or too old: make a new one", code="link_code")
     account_id: str = row[0]
-    _count(db, "devices", account_id, limits.devices)
+    require_room(db, "devices", account_id, limits.devices)
     return _add_device(db, account_id, device_name, now)
 
 
 def _add_device(db: sqlite3.Connection, account_id: str, name: str | None, now: float) -> dict[str, Any]:
-    device_id, token = new_id("d"), secrets.token_urlsafe(32)
+    device_id, token = new_id("d"), new_token()
     db.execute(
         "INSERT INTO devices (id, account_id, name, token, created_at) VALUES (?, ?, ?, ?, ?)",
         (device_id, account_id, name, digest(token), now),
     )
-    db.execute("INSERT INTO mailboxes (id) VALUES (?)", (device_id,))
+    add_mailbox(db, device_id)
     return {"user_id": account_id, "device_id": device_id, "device_token": token}
 
 
@@ -138,10 +139,10 @@ def list_devices(db: sqlite3.Connection, device: Device) -> dict[str, Any]:
 
 def remove_device(db: sqlite3.Connection, device: Device, device_id: str) -> None:
     """Raises Conflict for the account's last device: nothing could ever reach the account again."""
-    _own(db, "devices", device_id, device.account_id)
+    require_own(db, "devices", device_id, device.account_id)
     if db.execute("SELECT count(*) FROM devices WHERE account_id = ?", (device.account_id,)).fetchone()[0] == 1:
         raise Conflict("this is the account's last device: link another one first", code="last_device")
-    _remove_mailbox(db, device_id)
+    remove_mailbox(db, device_id)
     db.execute("DELETE FROM devices WHERE id = ?", (device_id,))
 
 
@@ -153,124 +154,8 @@ def device_ids(db: sqlite3.Connection, account_id: str) -> list[str]:
     return [row[0] for row in db.execute("SELECT id FROM devices WHERE account_id = ?", (account_id,))]
 
 
-# Agents
-
-
-def create_agent(db: sqlite3.Connection, device: Device, name: str, limits: Limits, now: float) -> dict[str, Any]:
-    """The agent and its direct conversation."""
-    _count(db, "agents", device.account_id, limits.agents)
-    agent_id, conversation_id, token = new_id("a"), new_id("c"), secrets.token_urlsafe(32)
-    db.execute(
-        "INSERT INTO agents (id, account_id, name, token, conversation_id, created_at) VALUES (?, ?, ?, ?, ?, ?)",
-        (agent_id, device.account_id, name, digest(token), conversation_id, now),
-    )
-    db.execute("INSERT INTO mailboxes (id) VALUES (?)", (agent_id,))
-    _add_conversation(db, conversation_id, device.account_id, "direct", None, [agent_id], now)
-    return {"agent_id": agent_id, "agent_token": token, "conversation_id": conversation_id}
-
-
-def list_agents(db: sqlite3.Connection, device: Device) -> list[dict[str, Any]]:
-    rows = db.execute(
-        "SELECT id, name, conversation_id, last_seen, bundle IS NOT NULL FROM agents WHERE account_id = ?"
-        " ORDER BY created_at, id",
-        (device.account_id,),
-    )
-    return [
-        {
-            "agent_id": id,
-            "name": name,
-            "conversation_id": conversation_id,
-            "last_seen": iso(last_seen),
-            "has_prekeys": bool(has_prekeys),
-        }
-        for id, name, conversation_id, last_seen, has_prekeys in rows
-    ]
-
-
-def replace_agent_token(db: sqlite3.Connection, device: Device, agent_id: str) -> dict[str, Any]:
-    own_agent(db, device, agent_id)
-    token = secrets.token_urlsafe(32)
-    db.execute("UPDATE agents SET token = ? WHERE id = ?", (digest(token), agent_id))
-    return {"agent_token": token}
-
-
-def remove_agent(db: sqlite3.Connection, device: Device, agent_id: str) -> None:
-    """With its conversations, unless others are in them, and what waits for it."""
-    own_agent(db, device, agent_id)
-    _remove_mailbox(db, agent_id)
-    db.execute("DELETE FROM agents WHERE id = ?", (agent_id,))
-    db.execute(
-        "DELETE FROM conversations WHERE account_id = ?"
-        " AND NOT EXISTS (SELECT 1 FROM members WHERE conversation_id = conversations.id)",
-        (device.account_id,),
-    )
-
-
-def agent_seen(db: sqlite3.Connection, agent: Agent, now: float) -> None:
-    db.execute("UPDATE agents SET last_seen = ? WHERE id = ?", (now, agent.id))
-
-
-def own_agent(db: sqlite3.Connection, device: Device, agent_id: str) -> None:
+def require_own(db: sqlite3.Connection, table: str, id: str, account_id: str) -> None:
     """Raises NotFound or Forbidden."""
-    _own(db, "agents", agent_id, device.account_id)
-
-
-# Conversations
-
-
-def create_conversation(
-    db: sqlite3.Connection,
-    device: Device,
-    kind: str,
-    agent_ids: list[str],
-    title: str | None,
-    limits: Limits,
-    now: float,
-) -> dict[str, Any]:
-    for agent_id in agent_ids:
-        own_agent(db, device, agent_id)
-    _count(db, "conversations", device.account_id, limits.conversations)
-    conversation_id = new_id("c")
-    _add_conversation(db, conversation_id, device.account_id, kind, title, agent_ids, now)
-    return {"conversation_id": conversation_id}
-
-
-def list_conversations(db: sqlite3.Connection, device: Device) -> dict[str, Any]:
-    rows = db.execute(
-        "SELECT id, kind, title, agent_id FROM conversations LEFT JOIN members ON conversation_id = id"
-        " WHERE account_id = ? ORDER BY created_at, id, agent_id",
-        (device.account_id,),
-    )
-    found: dict[str, dict[str, Any]] = {}
-    for id, kind, title, agent_id in rows:
-        conversation = found.setdefault(
-            id,
-            {
-                "conversation_id": id,
-                "kind": kind,
-                "title": title,
-                "agent_ids": [],
-                "user_ids": [device.account_id],
-            },
-        )
-        conversation["agent_ids"].append(agent_id)
-    return {"conversations": list(found.values())}
-
-
-def _add_conversation(
-    db: sqlite3.Connection,
-    conversation_id: str,
-    account_id: str,
-    kind: str,
-    title: str | None,
-    agent_ids: list[str],
-    now: float,
-) -> None:
-    db.execute("INSERT INTO conversations VALUES (?, ?, ?, ?, ?)", (conversation_id, account_id, kind, title, now))
-    db.executemany("INSERT INTO members VALUES (?, ?)", [(conversation_id, agent_id) for agent_id in agent_ids])
-
-
-def _own(db: sqlite3.Connection, table: str, id: str, account_id: str) -> None:
     row = db.execute(f"SELECT account_id FROM {table} WHERE id = ?", (id,)).fetchone()
     what = table.removesuffix("s")
     if row is None:
@@ -279,12 +164,18 @@ def _own(db: sqlite3.Connection, table: str, id: str, account_id: str) -> None:
         raise Forbidden(f"the {what} is not yours")
 
 
-def _count(db: sqlite3.Connection, table: str, account_id: str, limit: int) -> None:
+def require_room(db: sqlite3.Connection, table: str, account_id: str, limit: int) -> None:
+    """Raises OverQuota."""
     row = db.execute(f"SELECT count(*) FROM {table} WHERE account_id = ?", (account_id,)).fetchone()
     if row[0] >= limit:
         raise OverQuota(f"an account may have {limit} {table}: remove one first")
 
 
-def _remove_mailbox(db: sqlite3.Connection, id: str) -> None:
+def add_mailbox(db: sqlite3.Connection, id: str) -> None:
+    db.execute("INSERT INTO mailboxes (id) VALUES (?)", (id,))
+
+
+def remove_mailbox(db: sqlite3.Connection, id: str) -> None:
+    """With everything in it."""
     db.execute("DELETE FROM queue WHERE mailbox = ?", (id,))
     db.execute("DELETE FROM mailboxes WHERE id = ?", (id,))

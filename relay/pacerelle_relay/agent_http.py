@@ -61,8 +61,9 @@ class AgentHttp:
         return await send_blob(self._services, await self._agent(request), request)
 
     async def connect(self, request: web.Request) -> web.WebSocketResponse:
-        agent = await self._services.database.run(accounts.agent_by_token, query_token(request))
-        return await AgentSocket(self._services, agent).serve(request)
+        token = query_token(request)
+        agent = await self._services.database.run(accounts.agent_by_token, token)
+        return await AgentSocket(self._services, agent, token).serve(request)
 
     async def _agent(self, request: web.Request) -> Agent:
         return await self._services.database.run(accounts.agent_by_token, bearer_token(request))

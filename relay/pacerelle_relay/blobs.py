@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import re
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from .errors import Malformed, NotFound, OverQuota, StorageFailed, TooLarge
 from .fields import MAX_NAME, Fields
 from .limits import Limits
 
+BLOB_ID = re.compile(r"b-[0-9a-f]{20}")
 WRITE_BYTES = 256 * 1024  # handed to the disk at once
 
 
@@ -39,7 +41,7 @@ class BlobStore:
     def _clean(self, known: set[str]) -> None:
         self._directory.mkdir(mode=0o700, exist_ok=True)
         for entry in self._directory.iterdir():
-            if entry.name not in known:
+            if BLOB_ID.fullmatch(entry.name) and entry.name not in known:
                 entry.unlink()
 
     async def add(

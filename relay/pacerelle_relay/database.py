@@ -22,12 +22,11 @@ BATCH = 256  # pieces of work in one transaction at most
 
 
 class _Job:
-    __slots__ = ("args", "error", "future", "result", "work")
+    __slots__ = ("error", "future", "result", "work")
 
-    def __init__(self, future: asyncio.Future[Any], work: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def __init__(self, future: asyncio.Future[Any], work: Callable[[sqlite3.Connection], Any]) -> None:
         self.future = future
         self.work = work
-        self.args = args
         self.result: Any = None
         self.error: BaseException | None = None
 
@@ -77,7 +76,7 @@ class Database:
         if self._thread is None:
             future.set_exception(StorageFailed("the relay is stopping", retry_after=1))
         else:
-            self._jobs.put(_Job(future, work, args))
+            self._jobs.put(_Job(future, lambda connection: work(connection, *args, **kwargs)))
         return future
 
     async def run[**P, T](
@@ -90,10 +89,10 @@ class Database:
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, cached_statements=256)
         try:
+            prepare(connection)  # first: a file that is not ours stays as it is
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")
             connection.execute("PRAGMA foreign_keys=ON")
-            prepare(connection)
         except sqlite3.Error as error:
             connection.close()
             raise DataError(f"{self._path} cannot be used as a relay's database: {error}") from error
@@ -148,7 +147,7 @@ def _attempt(connection: sqlite3.Connection, job: _Job) -> None:
     job.result = job.error = None
     connection.execute("SAVEPOINT job")
     try:
-        job.result = job.work(connection, *job.args)
+        job.result = job.work(connection)
     except sqlite3.Error:
         raise
     except Exception as error:  # ours (RelayError) or a defect: either way its owner's to deal with

@@ -121,16 +121,16 @@ class Fields:
         """The objects of a list, ready to be read."""
         return [Fields(x, f"{name}[{i}].") for i, x in enumerate(self.objects(name, limit=limit))]
 
-    def identifiers(self, name: str, *, limit: int) -> list[str]:
-        """Different ids, at least one."""
+    def identifiers(self, name: str, *, low: int = 1, high: int) -> list[str]:
+        """`low` to `high` different ids."""
         value = self._values.get(name)
         if (
             not isinstance(value, list)
-            or not 0 < len(value) <= limit
+            or not low <= len(value) <= high
             or not all(isinstance(x, str) and IDENTIFIER.fullmatch(x) for x in value)
             or len(set(value)) != len(value)
         ):
-            raise self._malformed(name, f"a list of 1 to {limit} different ids")
+            raise self._malformed(name, f"a list of {low} to {high} different ids")
         return value
 
     def _malformed(self, name: str, expected: str) -> Malformed:

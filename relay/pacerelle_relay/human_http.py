@@ -6,7 +6,7 @@ import hmac
 
 from aiohttp import web
 
-from . import accounts, keys, mail
+from . import accounts, agents, conversations, keys, mail
 from .accounts import Device
 from .errors import Forbidden, Malformed, NotFound
 from .frames import read_message
@@ -29,16 +29,16 @@ class HumanHttp:
             web.post(f"{BASE}/accounts", self.create_account),
             web.post(f"{BASE}/devices/codes", self.create_link_code),
             web.post(f"{BASE}/devices/link", self.link_device),
-            web.get(f"{BASE}/devices", self.devices),
+            web.get(f"{BASE}/devices", self.list_devices),
             web.put(f"{BASE}/devices/self/identity", self.put_identity),
             web.delete(f"{BASE}/devices/{{id}}", self.remove_device),
             web.post(f"{BASE}/agents", self.create_agent),
-            web.get(f"{BASE}/agents", self.agents),
+            web.get(f"{BASE}/agents", self.list_agents),
             web.post(f"{BASE}/agents/{{id}}/token", self.replace_agent_token),
             web.delete(f"{BASE}/agents/{{id}}", self.remove_agent),
             web.get(f"{BASE}/agents/{{id}}/prekey-bundle", self.take_bundle),
             web.post(f"{BASE}/conversations", self.create_conversation),
-            web.get(f"{BASE}/conversations", self.conversations),
+            web.get(f"{BASE}/conversations", self.list_conversations),
             web.post(f"{BASE}/messages", self.send),
             web.post(f"{BASE}/group-keys", self.store_group_keys),
             web.post(f"{BASE}/blobs", self.add_blob),
@@ -90,7 +90,7 @@ class HumanHttp:
             raise
         return web.json_response(linked, status=201)
 
-    async def devices(self, request: web.Request) -> web.Response:
+    async def list_devices(self, request: web.Request) -> web.Response:
         device = await self._device(request)
         return web.json_response(await self._services.database.run(accounts.list_devices, device))
 
@@ -117,27 +117,27 @@ class HumanHttp:
         device = await self._device(request)
         fields = await read_fields(request)
         created = await self._services.database.run(
-            accounts.create_agent, device, fields.name("name"), self._services.limits, self._services.now()
+            agents.create, device, fields.name("name"), self._services.limits, self._services.now()
         )
         return web.json_response(created, status=201)
 
-    async def agents(self, request: web.Request) -> web.Response:
+    async def list_agents(self, request: web.Request) -> web.Response:
         device = await self._device(request)
-        agents = await self._services.database.run(accounts.list_agents, device)
+        found = await self._services.database.run(agents.list_of, device)
         connected = self._services.hub.is_connected
-        return web.json_response({"agents": [{**a, "connected": connected(a["agent_id"])} for a in agents]})
+        return web.json_response({"agents": [{**a, "connected": connected(a["agent_id"])} for a in found]})
 
     async def replace_agent_token(self, request: web.Request) -> web.Response:
         device = await self._device(request)
         agent_id = request.match_info["id"]
-        answer = await self._services.database.run(accounts.replace_agent_token, device, agent_id)
+        answer = await self._services.database.run(agents.replace_token, device, agent_id)
         self._services.hub.revoke(agent_id)
         return web.json_response(answer)
 
     async def remove_agent(self, request: web.Request) -> web.Response:
         device = await self._device(request)
         agent_id = request.match_info["id"]
-        await self._services.database.run(accounts.remove_agent, device, agent_id)
+        await self._services.database.run(agents.remove, device, agent_id)
         self._services.hub.revoke(agent_id)
         return web.Response(status=204)
 
@@ -152,11 +152,11 @@ class HumanHttp:
         device = await self._device(request)
         fields = await read_fields(request)
         kind = fields.one_of("kind", "direct", "group")
-        agent_ids = fields.identifiers("agent_ids", limit=MAX_GROUP_AGENTS)
+        agent_ids = fields.identifiers("agent_ids", high=MAX_GROUP_AGENTS)
         if kind == "direct" and len(agent_ids) != 1:
             raise Malformed("a direct conversation has exactly one agent")
         created = await self._services.database.run(
-            accounts.create_conversation,
+            conversations.create,
             device,
             kind,
             agent_ids,
@@ -166,9 +166,9 @@ class HumanHttp:
         )
         return web.json_response(created, status=201)
 
-    async def conversations(self, request: web.Request) -> web.Response:
+    async def list_conversations(self, request: web.Request) -> web.Response:
         device = await self._device(request)
-        return web.json_response(await self._services.database.run(accounts.list_conversations, device))
+        return web.json_response(await self._services.database.run(conversations.list_of, device))
 
     async def send(self, request: web.Request) -> web.Response:
         services = self._services
@@ -210,7 +210,7 @@ class HumanHttp:
     async def connect(self, request: web.Request) -> web.WebSocketResponse:
         token = query_token(request) if "token" in request.query else bearer_token(request)
         device = await self._services.database.run(accounts.device_by_token, token)
-        return await DeviceSocket(self._services, device).serve(request)
+        return await DeviceSocket(self._services, device, token).serve(request)
 
     async def _device(self, request: web.Request) -> Device:
         return await self._services.database.run(accounts.device_by_token, bearer_token(request))

@@ -7,8 +7,10 @@ import sqlite3
 from dataclasses import dataclass
 from typing import Any
 
-from .accounts import Agent, Device, device_ids, own_agent
-from .errors import Forbidden, NotFound, OverQuota
+from . import conversations
+from .accounts import Agent, Device, device_ids
+from .agents import require_own_agent
+from .errors import NotFound, OverQuota
 from .fields import UINT32, Fields
 from .frames import dump
 from .limits import Limits
@@ -32,7 +34,7 @@ class Envelope:
 
 def read_bundle(fields: Fields) -> dict[str, Any]:
     """The published bundle's fields (relay protocol reference). Raises Malformed."""
-    features = fields.optional(lambda name: fields.identifiers(name, limit=32), "protocol_features")
+    features = fields.optional(lambda name: fields.identifiers(name, low=0, high=32), "protocol_features")
     return {
         "registration_id": fields.integer("registration_id", high=UINT32),
         "device_id": fields.integer("device_id", high=UINT32),
@@ -112,7 +114,7 @@ def add_one_time_prekeys(db: sqlite3.Connection, agent: Agent, prekeys: list[tup
 
 def take_bundle(db: sqlite3.Connection, device: Device, agent_id: str) -> dict[str, Any]:
     """The agent's bundle with one one-time prekey, which nobody gets again. Raises NotFound `no_prekeys`."""
-    own_agent(db, device, agent_id)
+    require_own_agent(db, device, agent_id)
     bundle = db.execute("SELECT bundle FROM agents WHERE id = ?", (agent_id,)).fetchone()[0]
     if bundle is None:
         raise NotFound("the agent has not published its keys: start it once", code="no_prekeys")
@@ -149,15 +151,8 @@ def store_group_keys(
     db: sqlite3.Connection, device: Device, conversation_id: str, envelopes: list[Envelope], limits: Limits
 ) -> int:
     """Returns how many. A repeated one (same key, receiver and device) takes the place of the former."""
-    row = db.execute("SELECT kind, account_id FROM conversations WHERE id = ?", (conversation_id,)).fetchone()
-    if row is None:
-        raise NotFound("there is no such conversation", code="conversation")
-    if row[1] != device.account_id:
-        raise Forbidden("the conversation is not yours")
-    members = {
-        row[0] for row in db.execute("SELECT agent_id FROM members WHERE conversation_id = ?", (conversation_id,))
-    }
-    if not members.issuperset(envelope.recipient_id for envelope in envelopes):
+    members = conversations.of_device(db, device, conversation_id).agent_ids
+    if not {envelope.recipient_id for envelope in envelopes}.issubset(members):
         raise NotFound("a recipient_id is no agent of this conversation", code="recipient")
     db.executemany(
         "INSERT OR REPLACE INTO group_keys (conversation_id, recipient_id, key_id, epoch, sender_id,"
@@ -175,13 +170,7 @@ def store_group_keys(
 
 def group_keys_for(db: sqlite3.Connection, agent: Agent, conversation_id: str) -> list[dict[str, Any]]:
     """The sealed group keys addressed to this agent, oldest first. Raises NotFound or Forbidden."""
-    if db.execute("SELECT 1 FROM conversations WHERE id = ?", (conversation_id,)).fetchone() is None:
-        raise NotFound("there is no such conversation", code="conversation")
-    member = db.execute(
-        "SELECT 1 FROM members WHERE conversation_id = ? AND agent_id = ?", (conversation_id, agent.id)
-    ).fetchone()
-    if member is None:
-        raise Forbidden("the agent is not in this conversation")
+    conversations.of_agent(db, agent, conversation_id)
     rows = db.execute(
         "SELECT key_id, epoch, sender_id, sender_device_id, envelope FROM group_keys"
         " WHERE conversation_id = ? AND recipient_id = ? ORDER BY number",

@@ -10,8 +10,10 @@ import sqlite3
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from . import conversations
 from .accounts import Agent, Device, device_ids
-from .errors import Conflict, Forbidden, Malformed, NotFound, OverQuota
+from .conversations import Conversation
+from .errors import Conflict, Malformed, NotFound, OverQuota
 from .frames import AckRead, Message, dump
 from .limits import Limits
 
@@ -39,28 +41,26 @@ class Waiting:
 def send_from_device(
     db: sqlite3.Connection, device: Device, message: Message, device_less: bool, limits: Limits, now: float
 ) -> Accepted:
-    """A person's message to an agent of the conversation, or to everybody else in the group."""
-    kind, account_id = _conversation(db, message.conversation_id)
-    if account_id != device.account_id:
-        raise Forbidden("the conversation is not yours")
+    """A person's message to an agent of the conversation, or to everybody else in the group.
+
+    Raises NotFound, Forbidden, Malformed, Conflict (another message has the id), OverQuota.
+    """
+    conversation = conversations.of_device(db, device, message.conversation_id)
     frame = message.frame(device.account_id, from_device_id=None if device_less else device.id)
     if _is_repeated(db, message.id, frame):
         return Accepted(True, ())
-    agents = _agents_in(db, message.conversation_id)
     if message.is_group:
-        _require_group(kind)
-        recipients = agents
-    elif message.to in agents:
-        recipients = [message.to]
+        _require_group(conversation)
+        agent_ids = list(conversation.agent_ids)
+        other_devices = [id for id in device_ids(db, device.account_id) if id != device.id]
+    elif message.to in conversation.agent_ids:
+        agent_ids, other_devices = [message.to], []
     else:
         raise NotFound("`to` is no agent of this conversation", code="recipient")
-    for recipient in recipients:
-        if not _has_room(db, recipient, len(frame), limits):
-            raise OverQuota("the agent has too many messages waiting: try again when it has read some")
-    if message.is_group:
-        others = (id for id in device_ids(db, account_id) if id != device.id)
-        recipients = recipients + [id for id in others if _has_room(db, id, len(frame), limits)]
-    return Accepted(False, _store(db, message, account_id, frame, recipients, now))
+    if len(_with_room(db, agent_ids, len(frame), limits)) < len(agent_ids):
+        raise OverQuota("too many messages are waiting for the agent: try again when it has read some")
+    recipients = agent_ids + _with_room(db, other_devices, len(frame), limits)
+    return Accepted(False, _store(db, message, device.account_id, frame, recipients, now))
 
 
 def send_from_agent(
@@ -68,20 +68,17 @@ def send_from_agent(
 ) -> tuple[str, ...]:
     """An agent's message to one device, to all devices of the person, or to everybody else in the group.
 
-    A device whose mailbox is full gets nothing more until it acknowledges.
+    A receiver whose mailbox is full gets nothing more until it acknowledges. Raises as `send_from_device`.
     """
-    kind, account_id = _conversation(db, message.conversation_id)
-    agents = _agents_in(db, message.conversation_id)
-    if agent.id not in agents:
-        raise Forbidden("the agent is not in this conversation")
+    conversation = conversations.of_agent(db, agent, message.conversation_id)
     frame = message.frame(agent.id)
     if _is_repeated(db, message.id, frame):
         return ()
-    devices = device_ids(db, account_id)
+    devices = device_ids(db, conversation.account_id)
     if message.is_group:
-        _require_group(kind)
-        recipients = [id for id in agents if id != agent.id] + devices
-    elif message.to != account_id:
+        _require_group(conversation)
+        recipients = [id for id in conversation.agent_ids if id != agent.id] + devices
+    elif message.to != conversation.account_id:
         raise NotFound("`to` is no person of this conversation", code="recipient")
     elif message.to_device_id is None:
         recipients = devices
@@ -89,10 +86,10 @@ def send_from_agent(
         recipients = [message.to_device_id]
     else:
         raise NotFound("the person has no such device", code="recipient")
-    room = [id for id in recipients if _has_room(db, id, len(frame), limits)]
-    if not room:
-        raise OverQuota("the receiver has too many messages waiting")
-    return _store(db, message, None, frame, room, now)
+    recipients = _with_room(db, recipients, len(frame), limits)
+    if not recipients:
+        raise OverQuota("too many messages are waiting for the receiver")
+    return _store(db, message, None, frame, recipients, now)
 
 
 def acknowledge_read(db: sqlite3.Connection, agent: Agent, ack: AckRead, limits: Limits, now: float) -> tuple[str, ...]:
@@ -130,7 +127,7 @@ def notify(
     db: sqlite3.Connection, mailboxes: Iterable[str], notice: str, limits: Limits, now: float
 ) -> tuple[str, ...]:
     """Puts a notice of the relay's own into the mailboxes that have room."""
-    room = [id for id in mailboxes if _has_room(db, id, len(notice), limits)]
+    room = _with_room(db, mailboxes, len(notice), limits)
     db.executemany(
         "INSERT INTO queue (mailbox, notice, size, created_at) VALUES (?, ?, ?, ?)",
         [(id, notice, len(notice), now) for id in room],
@@ -169,20 +166,8 @@ def prune(db: sqlite3.Connection, limits: Limits, now: float) -> int:
     return undelivered + messages
 
 
-def _conversation(db: sqlite3.Connection, id: str) -> tuple[str, str]:
-    row = db.execute("SELECT kind, account_id FROM conversations WHERE id = ?", (id,)).fetchone()
-    if row is None:
-        raise NotFound("there is no such conversation", code="conversation")
-    return row[0], row[1]
-
-
-def _agents_in(db: sqlite3.Connection, conversation_id: str) -> list[str]:
-    rows = db.execute("SELECT agent_id FROM members WHERE conversation_id = ?", (conversation_id,))
-    return [row[0] for row in rows]
-
-
-def _require_group(kind: str) -> None:
-    if kind != "group":
+def _require_group(conversation: Conversation) -> None:
+    if conversation.kind != "group":
         raise Malformed("`to` names a group, but the conversation is direct")
 
 
@@ -195,11 +180,14 @@ def _is_repeated(db: sqlite3.Connection, id: str, frame: str) -> bool:
     return True
 
 
-def _has_room(db: sqlite3.Connection, mailbox: str, size: int, limits: Limits) -> bool:
-    pending, pending_bytes = db.execute(
-        "SELECT pending, pending_bytes FROM mailboxes WHERE id = ?", (mailbox,)
-    ).fetchone()
-    return bool(pending < limits.pending_per_mailbox and pending_bytes + size <= limits.pending_bytes_per_mailbox)
+def _with_room(db: sqlite3.Connection, mailboxes: Iterable[str], size: int, limits: Limits) -> list[str]:
+    """Those of the mailboxes that can take `size` bytes more."""
+    room = []
+    for id in mailboxes:
+        row = db.execute("SELECT pending, pending_bytes FROM mailboxes WHERE id = ?", (id,)).fetchone()
+        if row[0] < limits.pending_per_mailbox and row[1] + size <= limits.pending_bytes_per_mailbox:
+            room.append(id)
+    return room
 
 
 def _store(

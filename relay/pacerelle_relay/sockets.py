@@ -9,22 +9,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from sqlite3 import Connection
 from typing import Concatenate
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from . import accounts, mail
+from . import accounts, agents, mail
 from .accounts import Agent, Device
-from .errors import Malformed, RelayError, StorageFailed
+from .errors import Malformed, RelayError, StorageFailed, Unauthorized
 from .frames import Message, numbered, read_agent_frame, read_device_frame
+from .hub import REVOKED
 from .mail import Waiting
 from .services import Services
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 60.0  # between the relay's pings; half of it is the time to answer. Agents' handlers may block a while
-CLOSE_S = 5.0
+CLOSE_S = 2.0
 MAX_IN_FLIGHT = 256  # frames handed to the database and not yet committed
 MAX_IN_FLIGHT_BYTES = 8 * 1024 * 1024
 
@@ -32,9 +34,10 @@ MAX_IN_FLIGHT_BYTES = 8 * 1024 * 1024
 class Socket:
     """What agents' and devices' connections have in common. `serve` is the connection's whole life."""
 
-    def __init__(self, services: Services, mailbox: str) -> None:
+    def __init__(self, services: Services, mailbox: str, authenticate: Callable[[Connection], Agent | Device]) -> None:
         self._services = services
         self._mailbox = mailbox
+        self._authenticate = authenticate
         self._ws = web.WebSocketResponse(
             autoping=False,
             heartbeat=HEARTBEAT_S,
@@ -47,6 +50,7 @@ class Socket:
         self._in_flight = 0
         self._in_flight_bytes = 0
         self._closing: asyncio.Task[None] | None = None
+        self._transport: asyncio.WriteTransport | None = None
         self._ended = asyncio.Event()
 
     # What differs
@@ -88,6 +92,7 @@ class Socket:
 
     async def serve(self, request: web.Request) -> web.WebSocketResponse:
         await self._ws.prepare(request)
+        self._transport = request.transport
         hub = self._services.hub
         hub.attach(self._mailbox, self)
         self.seen()
@@ -101,9 +106,7 @@ class Socket:
                 await asyncio.wait([self._closing])
             await asyncio.wait([pump])
             self.seen()
-            # A peer that has stopped reading would keep the rest of what was written in memory for ever.
-            if request.transport is not None and request.transport.get_write_buffer_size():
-                request.transport.abort()
+            self._abort()
             self._ended.set()
         return self._ws
 
@@ -112,7 +115,12 @@ class Socket:
             async with asyncio.timeout(CLOSE_S):
                 await self._ws.close(code=code, message=reason.encode())
         except TimeoutError:
-            log.info("%s did not answer the close", self._mailbox)
+            self._abort()
+
+    def _abort(self) -> None:
+        """Drops what a peer does not read: a transport that is only closed waits for that for ever."""
+        if self._transport is not None and self._transport.get_write_buffer_size():
+            self._transport.abort()
 
     async def _read(self) -> None:
         while True:
@@ -177,6 +185,8 @@ class Socket:
     async def _pump(self) -> None:
         after = 0
         try:
+            # Once more: the token may have been revoked before the hub knew this connection.
+            await self._services.database.run(self._authenticate)
             while True:
                 self._news.clear()
                 transient, self._transient = self._transient, []
@@ -192,16 +202,18 @@ class Socket:
                     await self._news.wait()
         except ConnectionError:
             return  # the reading side sees the end too
-        except RelayError as error:
-            log.error("the mailbox of %s could not be read: %s", self._mailbox, error)
+        except Unauthorized:
+            self.end(REVOKED, "the token is no longer valid")
+        except Exception:
+            log.exception("the mailbox of %s could not be read", self._mailbox)
             self.end(WSCloseCode.INTERNAL_ERROR, "the relay could not read the mailbox")
 
 
 class AgentSocket(Socket):
     """The relay protocol reference's `/ws/agent`."""
 
-    def __init__(self, services: Services, agent: Agent) -> None:
-        super().__init__(services, agent.id)
+    def __init__(self, services: Services, agent: Agent, token: str) -> None:
+        super().__init__(services, agent.id, partial(accounts.agent_by_token, token=token))
         self._agent = agent
 
     def take(self, text: str) -> None:
@@ -227,14 +239,14 @@ class AgentSocket(Socket):
             self.submit(0, mail.acknowledge_notices, self._agent, seq)
 
     def seen(self) -> None:
-        self._services.database.submit(accounts.agent_seen, self._agent, self._services.now())
+        self._services.database.submit(agents.seen, self._agent, self._services.now())
 
 
 class DeviceSocket(Socket):
     """docs/relay.md's `/human/v1/ws`."""
 
-    def __init__(self, services: Services, device: Device) -> None:
-        super().__init__(services, device.id)
+    def __init__(self, services: Services, device: Device, token: str) -> None:
+        super().__init__(services, device.id, partial(accounts.device_by_token, token=token))
         self._device = device
 
     def take(self, text: str) -> None:

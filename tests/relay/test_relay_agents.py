@@ -10,9 +10,12 @@ from typing import Any
 
 import aiohttp
 import pytest
-from relay_people import Agent, Caller, Device, b64, text_message, until
+from relay_people import PATIENCE, Agent, Caller, Device, b64, text_message, until
 
+from pacerelle_relay import accounts, agents
+from pacerelle_relay.hub import Hub, Receiver
 from pacerelle_relay.limits import Limits
+from pacerelle_relay.server import Relay
 
 
 def bundle(**changes: Any) -> dict[str, Any]:
@@ -333,13 +336,30 @@ async def test_a_pong_means_stored(ann: Device, agent: Agent) -> None:
         assert [frame["id"] for frame in await device.receive_all(1000)] == [f"m{i}" for i in range(1000)]
 
 
-async def test_a_reader_that_stops_reading_blocks_nobody(ann: Device, agent: Agent) -> None:
+async def test_a_reader_that_stops_reading_blocks_nobody(ann: Device, relay: Relay, agent: Agent) -> None:
     tablet = await ann.link_another()
     async with agent.connected() as wire, ann.connected() as stuck, tablet.connected() as device:
-        stuck.ws._response.connection.transport.pause_reading()  # type: ignore[union-attr]
+        response: Any = stuck.ws._response
+        response.connection.transport.pause_reading()
         for i in range(100):
             await wire.say(text_message(agent.conversation_id, ann.user_id, "x" * 100_000, id=f"m{i}"))
             assert (await device.receive())["id"] == f"m{i}"
+
+        async def blocked() -> bool:
+            receiver: Any = relay._services.hub._connected[ann.id]
+            return bool(receiver._transport.get_write_buffer_size())
+
+        await until(blocked, what="the relay has written more than the network holds")
+        async with ann.connected() as newer:
+            assert [frame["id"] for frame in await newer.receive_all(100)] == [f"m{i}" for i in range(100)]
+        response.connection.transport.abort()
+        async with ann.connected() as stuck:
+            response = stuck.ws._response
+            response.connection.transport.pause_reading()
+            await until(blocked, what="the same again")
+            async with asyncio.timeout(PATIENCE):
+                await relay.stop()
+            response.connection.transport.abort()
 
 
 async def test_a_new_token_ends_the_old_one_and_its_connection(ann: Device, agent: Agent) -> None:
@@ -352,6 +372,22 @@ async def test_a_new_token_ends_the_old_one_and_its_connection(ann: Device, agen
     await ann.post(text_message(agent.conversation_id, agent.id, id="m"))
     async with agent.connected() as wire:
         assert (await wire.receive())["id"] == "m"
+
+
+async def test_a_token_that_is_revoked_during_the_handshake(
+    relay: Relay, ann: Device, agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attach = Hub.attach
+
+    def revoked_just_before(hub: Hub, mailbox: str, receiver: Receiver) -> None:
+        relay._database.submit(agents.replace_token, accounts.Device(ann.id, ann.user_id), agent.id)
+        attach(hub, mailbox, receiver)
+
+    monkeypatch.setattr(Hub, "attach", revoked_just_before)
+    await ann.post(text_message(agent.conversation_id, agent.id))
+    async with agent.connected() as wire:
+        assert (await wire.ws.receive()).type is aiohttp.WSMsgType.CLOSE
+        assert wire.ws.close_code == 4001
 
 
 async def test_a_removed_agent_is_gone(ann: Device, agent: Agent) -> None:
