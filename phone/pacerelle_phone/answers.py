@@ -8,6 +8,7 @@ Values by kind: confirm a boolean; choice an option's id, or a list of ids with 
 from __future__ import annotations
 
 import json
+import math
 from datetime import date, datetime, time
 from typing import Any
 
@@ -107,9 +108,11 @@ def _moment(text: str, mode: str) -> str:
 def _number(text: str, label: str) -> int | float:
     for read in (int, float):
         try:
-            return read(text)
-        except ValueError:
-            pass
+            value = read(text)
+            if math.isfinite(value):
+                return value
+        except (ValueError, OverflowError):
+            continue
     raise _wrong(f"{label} must be a number.")
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +24,7 @@ from pacerelle_protocol.signal import safety_code
 
 from . import groups
 from .core import Core
-from .errors import AlreadyPaired, InvalidArgument, WaitTimeout
+from .errors import AlreadyPaired, InvalidArgument, RelayError, WaitTimeout
 from .files import File, seal_upload
 from .home import Home
 from .identity import Identities
@@ -36,6 +38,8 @@ from .reader import Reader
 from .relay import RelayClient, checked_url, text_field
 from .roster import Roster
 from .store import DeviceRow
+
+log = logging.getLogger(__name__)
 
 DEFAULT_RELAY = "http://127.0.0.1:8787"
 MAX_TEXT = 300_000  # bytes of UTF-8: with its base64 and its history record it stays under the 1 MiB a frame may have
@@ -157,7 +161,8 @@ class Device(Reader):
         async with RelayClient(self.relay_url) as relay:
             answer = await relay.link(code, device_name)
         await self._pair(answer, device_name or "")
-        await self.agents()
+        with contextlib.suppress(RelayError):  # linked it is; the list is asked for again when it is needed
+            await self.agents()
 
     def _refuse_second_pairing(self) -> None:
         if self._core.is_paired:
@@ -328,20 +333,29 @@ class Device(Reader):
 
     async def _on_connected(self) -> None:
         await self._outbox.wake()
-        self._spawn(self._identities.check_suspects())
+        self._spawn(self._check_suspects())
 
     async def _on_taken(self, taken: Taken) -> None:
         self._core.news.arrived(taken.messages)
         self._core.news.moved(taken.read)
         if taken.suspects:
-            self._spawn(self._identities.check_suspects())
+            self._spawn(self._check_suspects())
         if taken.new_prekeys:
             await self._outbox.wake()
 
-    def _spawn(self, work: Any) -> None:
+    async def _check_suspects(self) -> None:
+        await self._identities.check_suspects()
+        await self._outbox.wake()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.critical("a part of the phone ended: %s", type(error).__name__)
 
 
 def _body(text: str) -> str:

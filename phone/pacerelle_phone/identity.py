@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from dataclasses import replace
 
 from pacerelle_protocol.errors import ProtocolError
 from pacerelle_protocol.signal import PreKeyBundle
@@ -129,14 +128,19 @@ class Identities:
         """Take the key that was shown last, and start over with it. Returns the agent's group conversations.
 
         Also for an agent that lost its sessions and kept its key. What was sealed for the lost sessions and not yet
-        taken by the relay cannot be opened any more and fails with `old_key`; what was not sealed yet is sent.
+        taken by the relay cannot be opened any more and fails with `old_key`; what was not sealed yet is sent. When
+        the trusted key is back by now, the sessions were never replaced and go on.
         Raises IdentityChanged (the agent has a third key by now), AgentNotReady, UnknownAgent and RelayError.
         """
         core = self._core
         async with self._starting:
             agent = await self._agent(agent_id)
             bundle, history = await self._bundle(agent_id)
-            await self._compare(replace(agent, trusted_key=agent.offered_key or agent.trusted_key), bundle)
+            if agent.offered_key is not None and bundle.identity_key == agent.trusted_key:
+                await core.run(self._clear, agent_id)  # the other key is gone; the sessions were never replaced
+                return []
+            if bundle.identity_key != agent.offered_key:
+                await self._compare(agent, bundle)
             failed, groups = await core.run(self._start_over, agent_id, bundle.identity_key, history)
         core.news.moved(failed)
         return groups

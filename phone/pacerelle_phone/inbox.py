@@ -48,7 +48,7 @@ def _take_one(core: Core, raw: str | bytes, taken: Taken) -> int | None:
     if type(seq) is int and seq >= 0:
         taken.seq = max(taken.seq or 0, seq)
     match notice:
-        case {"type": "READ", "message_id": str(message_id)}:
+        case {"type": "READ", "message_id": str(message_id)} if message_id.isascii():  # ours are UUIDs
             core.log.mark_read(message_id)
             taken.read.append(message_id)
             return None

@@ -221,7 +221,23 @@ def _objects(value: dict[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def text_field(value: dict[str, Any], name: str) -> str:
+    """A string of an answer that can be kept. Raises RelayRejected."""
+    return _storable(value.get(name))
+
+
+def text_list(value: dict[str, Any], name: str) -> list[str]:
+    """As `text_field`, for a list of strings."""
     found = value.get(name)
-    if not isinstance(found, str) or not found:
+    if not isinstance(found, list):
         raise _nonsense()
-    return found
+    return [_storable(item) for item in found]
+
+
+def _storable(value: Any) -> str:
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise _nonsense()
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # a lone surrogate
+        raise _nonsense() from None
+    return value

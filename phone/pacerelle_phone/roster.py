@@ -9,7 +9,7 @@ from .core import Core
 from .errors import InvalidArgument, UnknownAgent
 from .model import Agent, PairedAgent
 from .peers import AgentRow, ConversationRow
-from .relay import text_field
+from .relay import text_field, text_list
 
 
 class Roster:
@@ -31,7 +31,7 @@ class Roster:
         """The account's agents, as the relay lists them; the phone remembers them."""
         listed = await self._core.api.agents()
         rows = [(text_field(a, "agent_id"), text_field(a, "name"), text_field(a, "conversation_id")) for a in listed]
-        connected = {str(a["agent_id"]): a.get("connected") is True for a in listed}
+        connected = {row[0]: a.get("connected") is True for row, a in zip(rows, listed, strict=True)}
         await self._core.run(self._put_agents, rows, False)
         known = await self._core.run(self._core.peers.agents)
         return [_agent(row, connected[row.agent_id]) for row in known if row.agent_id in connected]
@@ -79,12 +79,11 @@ class Roster:
         def store() -> None:
             with self._core.store.transaction():
                 for c in listed:
-                    title = c.get("title")
                     self._core.peers.put_conversation(
                         text_field(c, "conversation_id"),
                         text_field(c, "kind"),
-                        title if isinstance(title, str) else "",
-                        [str(agent_id) for agent_id in c.get("agent_ids") or ()],
+                        text_field(c, "title") if c.get("title") else "",
+                        text_list(c, "agent_ids"),
                         made_here=False,
                     )
 

@@ -70,7 +70,9 @@ class Proxy:
             raise ConnectionResetError
         return web.Response(status=changed[0], body=changed[1], content_type="application/json")
 
-    async def _socket(self, request: web.Request) -> web.WebSocketResponse:
+    async def _socket(self, request: web.Request) -> web.StreamResponse:
+        if (refusal := self.refuse(request.path)) is not None:
+            return web.Response(status=refusal[0], body=refusal[1])
         headers = {"Authorization": request.headers["Authorization"]}
         phone = web.WebSocketResponse()
         async with self._client.ws_connect(f"{self._relay_url}{request.path}", headers=headers) as relay:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,10 +13,11 @@ from phone_proxy import Proxy
 from phone_world import DEADLINE, StartAgent
 
 from pacerelle_phone.device import Device
-from pacerelle_phone.errors import TokenRefused
+from pacerelle_phone.errors import IdentityChanged, TokenRefused
 from pacerelle_phone.files import File
 from pacerelle_phone.model import PairedAgent
 from pacerelle_protocol.errors import DecryptError
+from pacerelle_protocol.signal import SignalStore, safety_code
 from pacerelle_relay.server import Relay
 
 
@@ -57,7 +59,13 @@ async def test_garbage_does_not_end_the_connection(phone: Device, proxy: Proxy, 
 
     nothing = ["", "{", "[]", "null", '"text"', "{}", '{"type":7}', "[" * 100_000, "1" * 5000, '{"seq":"x"}']
     spoilt = [b"\xff\xfe"]
-    notices = ['{"type":"READ"}', '{"type":"READ","message_id":5}', '{"type":"IDENTITY_CHANGED"}', '{"type":"NEWS"}']
+    notices = [
+        '{"type":"READ","message_id":"\\ud800"}',
+        '{"type":"READ"}',
+        '{"type":"READ","message_id":5}',
+        '{"type":"IDENTITY_CHANGED"}',
+        '{"type":"NEWS"}',
+    ]
     shown = [
         frame(paired, id="b64", payload_b64="not base64!"),
         frame(paired, id="short", payload_b64=""),
@@ -187,6 +195,75 @@ async def test_an_upload_is_repeated_until_it_is_there(phone: Device, proxy: Pro
 
 
 async def test_a_refused_token_is_said_and_not_tried_for_ever(phone: Device, proxy: Proxy) -> None:
-    proxy.answer = lambda method, path, status, body: (401, b"")
+    await phone.connected(DEADLINE)
+    proxy.refuse = lambda path: (401, b"")
     with pytest.raises(TokenRefused):
         await phone.agents()
+    await proxy.drop()
+    async with asyncio.timeout(DEADLINE):
+        while (await phone.status()).link != "refused":  # noqa: ASYNC110 - there is no event of that
+            await asyncio.sleep(0.01)
+    with pytest.raises(TokenRefused):
+        await phone.connected(0)
+
+
+async def test_a_false_alarm_about_a_key_changes_nothing(phone: Device, proxy: Proxy, start_agent: StartAgent) -> None:
+    paired = await phone.create_agent("Echo")
+    await start_agent(paired)
+    await phone.wait_reply(await phone.send("Echo", "one"), DEADLINE)
+    await proxy.inject(json.dumps({"type": "IDENTITY_CHANGED", "agent_id": paired.agent_id}))
+    await proxy.inject(json.dumps({"type": "IDENTITY_CHANGED", "agent_id": "unknown"}))
+    assert (await phone.wait_reply(await phone.send("Echo", "two"), DEADLINE)).text == "Received: two"
+    assert [a.identity for a in await phone.known_agents()] == ["trusted"]
+
+
+async def test_a_relay_that_hands_out_its_own_keys_is_noticed(
+    phone: Device, proxy: Proxy, start_agent: StartAgent
+) -> None:
+    paired = await phone.create_agent("Echo")
+    await start_agent(paired)
+    await phone.wait_reply(await phone.send("Echo", "one"), DEADLINE)
+    attacker = SignalStore.create("agent:attacker").generate_prekeys(1).bundle
+
+    def swap(method: str, path: str, status: int, body: bytes) -> tuple[int, bytes]:
+        bundle = json.dumps(attacker.to_json() | {"one_time_prekey": None}).encode()
+        return (status, bundle) if path.endswith("/prekey-bundle") else (status, body)
+
+    proxy.answer = swap
+    with pytest.raises(IdentityChanged):
+        await phone.create_group(["Echo"], "Trap")
+    assert await phone.new_safety_code(paired.agent_id) == safety_code(attacker.identity_key)
+    held = await phone.wait_sent(await phone.send("Echo", "two"), 0.2)
+    assert (held.state, held.reason) == ("queued", "identity_changed")
+
+    proxy.answer = lambda method, path, status, body: (status, body)
+    await proxy.inject(json.dumps({"type": "IDENTITY_CHANGED", "agent_id": paired.agent_id}))
+    assert (await phone.wait_reply(held.id, DEADLINE)).text == "Received: two"
+
+
+async def test_only_the_key_that_was_shown_can_be_trusted(phone: Device, proxy: Proxy, start_agent: StartAgent) -> None:
+    paired = await phone.create_agent("Echo")
+    await start_agent(paired)
+    await phone.wait_reply(await phone.send("Echo", "one"), DEADLINE)
+    code = await phone.safety_code(paired.agent_id)
+    shown, later = (SignalStore.create("agent:x").generate_prekeys(1).bundle for _ in range(2))
+    handed_out = shown
+
+    def swap(method: str, path: str, status: int, body: bytes) -> tuple[int, bytes]:
+        bundle = json.dumps(handed_out.to_json() | {"one_time_prekey": None}).encode()
+        return (status, bundle) if path.endswith("/prekey-bundle") else (status, body)
+
+    proxy.answer = swap
+    with pytest.raises(IdentityChanged):
+        await phone.create_group(["Echo"], "Trap")
+    handed_out = later
+    with pytest.raises(IdentityChanged):
+        await phone.trust_new_key(paired.agent_id)
+    assert await phone.safety_code(paired.agent_id) == code
+    assert await phone.new_safety_code(paired.agent_id) == safety_code(later.identity_key)
+
+    proxy.answer = lambda method, path, status, body: (status, body)
+    await phone.trust_new_key(paired.agent_id)  # by now the agent's own key is back
+    assert await phone.safety_code(paired.agent_id) == code
+    assert await phone.new_safety_code(paired.agent_id) is None
+    assert (await phone.wait_reply(await phone.send("Echo", "two"), DEADLINE)).text == "Received: two"
