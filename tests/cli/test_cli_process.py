@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.world import DEADLINE, Home, World, command, until
-from tests.control.hub_double import request
+from tests.control.hub_double import listens, request
 
 DOUBLE = Path(__file__).parents[1] / "control" / "hub_double.py"
 
@@ -69,7 +69,7 @@ async def test_a_suspended_daemon_is_named_by_its_pid(home: Home) -> None:
     paths = home.state / "control.sock", home.state / "lock"
     child = await asyncio.create_subprocess_exec(sys.executable, str(DOUBLE), *map(str, paths))
     try:
-        await until(paths[0].exists)
+        await until(lambda: listens(paths[0]))
         child.send_signal(signal.SIGSTOP)
         result = await home.run("status")
         assert result.code == 3

@@ -9,6 +9,7 @@ import asyncio
 import fcntl
 import os
 import signal
+import socket
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -255,6 +256,12 @@ def claimed_by(label: str) -> Claim:
 
 def picture() -> Attachment:
     return Attachment(id="att-1", name="photo.jpg", mime="image/jpeg", size=4096)
+
+
+def listens(path: Path) -> bool:
+    """A socket's file is there a moment before anybody listens."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
 
 
 async def run(socket_path: Path, lock_path: Path) -> None:

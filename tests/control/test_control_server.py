@@ -18,7 +18,7 @@ from pacerelled import errors
 from pacerelled.servers import control as control_module
 from pacerelled.servers.answers import STATUSES
 from pacerelled.servers.fields import MAX_FILE, MAX_JSON
-from tests.control.hub_double import Control, claimed_by, picture, request
+from tests.control.hub_double import Control, claimed_by, listens, picture, request
 
 DEADLINE = 20.0
 
@@ -219,6 +219,7 @@ async def test_stop_is_answered_before_the_daemon_ends(control: Control) -> None
         ("POST", "/v1/agents", {"agent_id": "a", "e2ee": "true"}, "e2ee"),
         ("POST", "/v1/agents", {"agent_id": "a", "tokn": "x"}, "tokn"),
         ("PUT", "/v1/agents/-/token", {"token": None}, "token"),
+        ("POST", "/v1/agents/-/inbox/m/processed", {"note": "x" * 2001}, "note"),
         ("POST", "/v1/agents/-/messages", {}, "text"),
         ("POST", "/v1/agents/-/messages", {"text": ["a"]}, "text"),
         ("POST", "/v1/agents/-/messages", {"text": "a", "widget": {}}, "text"),
@@ -434,7 +435,7 @@ async def test_the_server_can_be_run_by_a_process_and_ends_with_it(short_dir: Pa
     path, lock = short_dir / "c.sock", short_dir / "lock"
     child = await asyncio.create_subprocess_exec(sys.executable, str(program), str(path), str(lock))
     try:
-        await until(path.exists)
+        await until(lambda: listens(path))
         reader, writer = await asyncio.open_unix_connection(path)
         writer.write(b"POST /v1/stop HTTP/1.0\r\n\r\n")
         assert b" 202 " in (await asyncio.wait_for(reader.read(), DEADLINE))[:40]

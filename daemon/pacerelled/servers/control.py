@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 _MAX_LINE = 1024 * 1024  # bytes of a request line: the text that comes with a file travels in its query
 _MAX_ROWS = 500  # rows of any list
+_MAX_NOTE = 2000  # characters, as for the tool mark_processed
 _MAX_POLL = 30.0  # seconds that a call for events may wait
 _MAX_WAIT = 3600.0  # seconds that a sender may wait for its reply to leave
 _STOP_GRACE = 0.3  # seconds that answers under way get when the server stops
@@ -182,7 +183,7 @@ class ControlServer:
 
     async def _processed(self, request: web.Request) -> web.Response:
         fields = await json_fields(request)
-        note = fields.text("note")
+        note = fields.text("note", most=_MAX_NOTE)
         fields.done()
         agent, message_id = self._agent(request), request.match_info["message_id"]
         return answer((await agent.mark_processed(self._session, message_id, note=note)).as_dict())

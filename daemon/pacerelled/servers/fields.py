@@ -29,11 +29,14 @@ class Fields:
         self._values = {name: value for name, value in values.items() if value is not None}
         self._parse_text = parse_text
 
-    def text(self, name: str) -> str | None:
+    def text(self, name: str, *, most: int = MAX_JSON) -> str | None:
+        """`most` is in characters."""
         value = self._values.pop(name, None)
-        if value is None or isinstance(value, str):
-            return value
-        raise _wrong(name, "must be a string")
+        if value is not None and not isinstance(value, str):
+            raise _wrong(name, "must be a string")
+        if value is not None and len(value) > most:
+            raise _wrong(name, f"must have at most {most} characters")
+        return value
 
     def required_text(self, name: str) -> str:
         value = self.text(name)
