@@ -13,7 +13,7 @@ import click
 
 from pacerelle_cli.context import command
 from pacerelle_cli.errors import CliError
-from pacerelle_cli.text import escape_lines
+from pacerelle_cli.text import escape
 
 from .errors import DemoFailed
 from .screen import Screen
@@ -75,8 +75,8 @@ async def _until_ctrl_c(running: Running) -> None:
 
 
 def _show_logs(scene: Stage) -> None:
-    for line in escape_lines(scene.last_words()):
-        click.echo(line, err=True)
+    for line in scene.last_words():
+        click.echo(escape(line), err=True)
 
 
 def explain(screen: Screen, running: Running, *, stay: bool) -> None:

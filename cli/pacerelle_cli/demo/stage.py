@@ -80,10 +80,10 @@ class Stage:
         """The last lines that a process of this name wrote to standard error."""
         return _tail(self._logs / f"{name}.log")
 
-    def last_words(self) -> str:
+    def last_words(self) -> list[str]:
         """The ends of all logs that have something in them."""
         logs = [*sorted(self._logs.glob("*.log")), self.paths.log]
-        return "\n".join(f"--- {log.name}\n" + "\n".join(lines) for log in logs if (lines := _tail(log)))
+        return [line for log in logs if (lines := _tail(log)) for line in (f"--- {log.name}", *lines)]
 
     def daemons(self) -> list[psutil.Process]:
         """The processes that are this store's daemon, or are about to be."""
