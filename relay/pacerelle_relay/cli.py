@@ -74,9 +74,14 @@ def _greet(running: Relay, *, exposed: bool) -> None:
         )
     if config.invite:
         click.echo(f"Invite code for new accounts: {config.invite}")
+    invite = " --invite CODE" if config.invite else ""
     click.echo(
-        f"Next: run `pacerelle chat` with this relay to make an account and an agent, then give the agent's id, its"
-        f" token and PACERELLE_BASE_URL={running.url} to the daemon or to an agent of your own. Ctrl-C stops the relay."
+        f"Next:\n"
+        f"  pacerelle chat pair --relay {running.url}{invite} --name YOU --new-agent NAME\n"
+        f"      an account with this device, and an agent: its id and token are shown once\n"
+        f"  pacerelle agent add AGENT_ID --base-url {running.url}\n"
+        f"      the daemon speaks for the agent (other programs: PACERELLE_BASE_URL={running.url})\n"
+        f"Ctrl-C stops the relay."
     )
 
 

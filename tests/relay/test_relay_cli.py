@@ -38,7 +38,7 @@ async def test_it_says_where_it_is_and_what_to_do_next(data: Path, http: aiohttp
     assert str(data) in first
     await Caller(http, f"{url}/human/v1").ok("POST", "/accounts", {"name": "Ann"})
     out, err = await stop(process)
-    assert "pacerelle chat" in out
+    assert f"pacerelle chat pair --relay {url} --name" in out
     assert f"PACERELLE_BASE_URL={url}" in out
     assert "Warning" not in out
     assert "Invite" not in out
