@@ -141,7 +141,7 @@ class Daemon:
         except BlockingIOError:  # too many wait for it to accept them, so it lives
             return None
         except (FileNotFoundError, ConnectionRefusedError) as error:
-            if wanted or isinstance(error, ConnectionRefusedError):
+            if wanted or self.lock >= 0 or isinstance(error, ConnectionRefusedError):
                 self._start()
             return None
         level, option = (0, 1) if sys.platform == "darwin" else (SOL_SOCKET, 17)  # LOCAL_PEERCRED, SO_PEERCRED
