@@ -20,7 +20,7 @@ without a word.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -185,7 +185,7 @@ _READERS: dict[str, Reader] = {
 }
 
 
-def join(pieces: Mapping[str, bytes], owner: str) -> bytes:
+def join(pieces: Pieces, owner: str) -> bytes:
     """The snapshot made of these pieces, in any order.
 
     libsignal ends the process over some malformed snapshots, so everything that can be checked is, before libsignal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from . import _wire
@@ -30,7 +30,7 @@ class PublicAttachment:
     """What the relay may know of a file. `size` in bytes."""
 
     id: str
-    name: str
+    name: str = field(repr=False)
     mime: str
     size: int
     blob_id: str
@@ -45,13 +45,13 @@ class IncomingMessage:
     id: str
     sender: str
     conversation_id: str
-    payload_b64: str
+    payload_b64: str = field(repr=False)  # plaintext, where nothing is encrypted
     encrypted: bool
     sender_device_id: str | None
     to: str | None
     reply_to_message_id: str | None
     attachments: tuple[PublicAttachment, ...]
-    history_record: dict[str, Any] | None
+    history_record: dict[str, Any] | None = field(repr=False)
     digest: str  # SHA-256 over routing and payload: tells a redelivery from a reused id
 
     @property

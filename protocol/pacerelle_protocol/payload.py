@@ -32,7 +32,7 @@ class FileRef:
 
     id: str
     blob_id: str
-    name: str
+    name: str = field(repr=False)
     mime: str
     size: int
     key: bytes | None = field(default=None, repr=False)

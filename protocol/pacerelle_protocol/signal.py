@@ -122,11 +122,11 @@ class SignalStore:
     def restore(cls, name: str, pieces: Mapping[str, bytes]) -> SignalStore:
         """The state that these pieces are, wholly checked first.
 
-        Raises StateError: damaged, other_owner, unknown_layout.
-
-        A missing session or base key cannot be noticed here: the caller keeps the pieces together.
+        Raises StateError: damaged, other_owner, unknown_layout. Two things only the caller can notice: a piece that
+        is missing, and a flipped bit deep inside a ratchet, over which the runtime may end the process at a later
+        message. So the pieces are kept together and with checksums.
         """
-        native, state = _import(name, pieces)
+        native, state = _import(name, dict(pieces))
         return cls(name, native, state, saved=True)
 
     def close(self) -> None:
@@ -137,10 +137,10 @@ class SignalStore:
             self._native = None
 
     def encrypt(self, remote: str, plaintext: bytes) -> bytes:
-        """A framed message. Commit the new state before sending it: a message sent from a state that is then lost
-        reuses its keys.
+        """A framed message. Commit the new state before sending it: from a state that went back, the next message
+        would use the same keys.
 
-        Raises LocalProtocolError (no_session).
+        Raises LocalProtocolError: no_session, encrypt_failed (the session cannot be used any more).
         """
         with self._changing() as native:
             try:
@@ -309,7 +309,7 @@ class SignalStore:
         return frozenset(int(piece.partition("/")[2]) for piece in self._pieces(kind))
 
 
-def _import(name: str, pieces: Mapping[str, bytes]) -> tuple[_SignalStore, Snapshot]:
+def _import(name: str, pieces: dict[str, bytes]) -> tuple[_SignalStore, Snapshot]:
     data = _snapshot.join(pieces, name)
     try:
         native = _SignalStore.from_snapshot(_name(name), data)

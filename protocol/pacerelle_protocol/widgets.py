@@ -164,9 +164,15 @@ def _object(value: Any, path: str, checks: Mapping[str, Check], required: tuple[
 def _no_near_misses(value: Mapping[str, Any], known: tuple[str, ...], prefix: str) -> None:
     folded = {_folded(name): name for name in known}
     for name in value:
+        if name not in known and _TWINS.get(name) in known:
+            raise _Wrong(prefix + name, f"is not known here; did you mean {_TWINS[name]}?")
         near = [] if name in known else difflib.get_close_matches(_folded(name[:64]), folded, n=1, cutoff=0.8)
         if near:
             raise _Wrong(prefix + _shown(name), f"is not known; did you mean {folded[near[0]]}?")
+
+
+# Each is the right name in another kind.
+_TWINS = {"multi": "multiple", "multiple": "multi"}
 
 
 def _folded(name: str) -> str:

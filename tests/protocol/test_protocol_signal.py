@@ -186,12 +186,16 @@ class TestFailures:
     @given(st.integers(0, 2000), st.integers(0, 8), st.binary(min_size=1, max_size=8))
     def test_any_damage_on_the_way(self, cut: int, removed: int, junk: bytes) -> None:
         pair = _shared_pair()
-        phone = SignalStore.create(human_name("u1", "c2", "d1"))
+        user = f"u{len(pair.agent.sessions())}"  # a name whose identity is not known yet
+        phone = SignalStore.create(human_name(user, "c2", "d1"))
         phone.process_bundle(pair.agent.name, pair.prekeys.bundle)
         framed = bytearray(phone.encrypt(pair.agent.name, b"x"))
         framed[cut : cut + removed] = junk
-        with pytest.raises(DecryptError):
-            pair.agent.decrypt(phone.name, bytes(framed))
+        try:
+            got = pair.agent.decrypt(phone.name, bytes(framed))
+        except DecryptError:
+            return
+        assert got == b"x"  # what was hit is not authenticated, such as the registration id
 
     @given(st.binary(max_size=200))
     def test_any_bytes(self, framed: bytes) -> None:

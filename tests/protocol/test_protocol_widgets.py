@@ -94,6 +94,8 @@ def _without(widget: dict[str, Any], *path: str) -> dict[str, Any]:
         (_options({}, {"lable": "x"}), "spec.options[1].lable"),
         (_of("choice", multi=1), "spec.multi"),
         (_of("choice", option=[]), "spec.option"),
+        (_of("choice", multiple=True), "spec.multiple"),
+        (_of("file-picker", multi=True), "spec.multi"),
         (_of("permission", scopes="once"), "spec.scopes"),
         (_of("permission", scopes=["once", ""]), "spec.scopes[1]"),
         (_of("permission", scopes=["once", "once"]), "spec.scopes[1]"),
