@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from hub_double import HubDouble
 from mcp_client import Daemon
+from mcp_hub import HubDouble
 
 
 @pytest.fixture

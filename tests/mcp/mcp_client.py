@@ -12,8 +12,8 @@ from typing import Any
 
 import anyio
 import mcp_types
-from hub_double import HubDouble
 from mcp.shared.message import SessionMessage
+from mcp_hub import HubDouble
 
 from mcp import Client
 from pacerelle_protocol.local import MAX_LINE, Hello, encode_hello
@@ -31,7 +31,7 @@ def hello(session: str | None = None, **more: Any) -> Hello:
 async def until(condition: Callable[[], Any], what: str = "the condition") -> None:
     """Waits for what happens elsewhere in this loop."""
     async with asyncio.timeout(DEADLINE):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 (what is waited for sets no event)
             await asyncio.sleep(0.005)
 
 
@@ -65,9 +65,12 @@ class Raw:
         await self.writer.drain()
 
     async def receive(self) -> Any:
-        """The next line, or None at the end."""
+        """The next line, or None at the end, which is a reset where the daemon had not read everything."""
         async with asyncio.timeout(DEADLINE):
-            line = await self.reader.readline()
+            try:
+                line = await self.reader.readline()
+            except ConnectionResetError:
+                return None
         return json.loads(line) if line else None
 
     async def ask(self, request_id: int | str, method: str, **params: Any) -> Any:

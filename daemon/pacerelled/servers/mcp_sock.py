@@ -65,6 +65,8 @@ class McpSocketServer:
 
         Calls in flight are not answered: a shim makes them again at the next daemon.
         """
+        if self._sock.fileno() < 0:
+            return  # stopped before
         if self._resume is not None:
             self._resume.cancel()
         asyncio.get_running_loop().remove_reader(self._sock)
