@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
-from pacerelled.agent.model import Checkpoint, Claim, Reply, Request, Session, WaitResult
+from pacerelled.agent.model import Checkpoint, Reply, Request, Session, WaitResult
 from pacerelled.errors import AgentExists, NoAgent, NotPossible, UnknownAgent, UnknownMessage
 
 AT = "2030-01-01T00:00:00Z"
@@ -58,6 +58,7 @@ class AgentDouble:
     async def status(self) -> dict[str, Any]:
         self._check("status")
         return {
+            "agent_id": self.agent_id,
             "connection": "connected",
             "login": "ok",
             "pending": len(self.requests) - len(self.processed),
@@ -171,10 +172,6 @@ class AgentDouble:
         found = [r for r in self.requests if r.kind == "widget_response" and r.message_id not in self.processed]
         return found[-1] if found else None
 
-    def claim_of(self, message_id: str) -> Claim | None:
-        holder = self.claims.get(message_id)
-        return Claim(session=holder.id, label=holder.label, mine=False, since=AT) if holder else None
-
 
 class HubDouble:
     def __init__(self, *agent_ids: str) -> None:
@@ -194,7 +191,7 @@ class HubDouble:
 
     def sessions(self) -> list[dict[str, Any]]:
         return [
-            {"session": s.id, "label": s.label, "agent_id": s.agent_id, "connected": True, "idle_s": 0.0}
+            {"session": s.id, "label": s.label, "agent_id": s.agent_id, "connected": True, "claims": 0}
             for s in self.open
         ]
 
@@ -218,7 +215,7 @@ class HubDouble:
         return agent
 
     async def status(self) -> dict[str, Any]:
-        return {"health": {"ok": not self.problems, "problems": self.problems}}
+        return {"health": {"ok": not self.problems, "problems": self.problems}, "hosts": self.sessions()}
 
     def subscribe(self, callback: Callable[[str, str], None]) -> Callable[[], None]:
         self._callbacks.append(callback)
@@ -231,6 +228,3 @@ class HubDouble:
     def tell(self, agent_id: str, topic: str) -> None:
         for callback in list(self._callbacks):
             callback(agent_id, topic)
-
-    def event_stream(self) -> AsyncIterator[dict[str, Any]]:
-        raise NotImplementedError

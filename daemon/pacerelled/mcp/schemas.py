@@ -147,7 +147,18 @@ _STATUS = _object(
     quarantined=_COUNT,
     last_traffic_age_s=_NUMBER_OR_NULL,
     problems=_list(_object(("code", "message"), code=_TEXT, message=_TEXT, hint=_TEXT)),
-    hosts=_list(_object(("session",), session=_TEXT, label=_TEXT, this_session=_BOOL, connected=_BOOL, idle_s=_NUMBER)),
+    hosts=_list(
+        _object(
+            ("session",),
+            session=_TEXT,
+            label=_TEXT,
+            this_session=_BOOL,
+            connected=_BOOL,
+            waiting=_BOOL,
+            idle_s=_NUMBER_OR_NULL,
+            claims=_COUNT,
+        )
+    ),
 )
 
 _SOURCE = _string(

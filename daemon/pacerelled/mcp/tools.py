@@ -53,17 +53,20 @@ class Call:
 
 async def get_status(call: Call, _: Arguments) -> dict[str, Any]:
     agent_id = call.agent.agent_id
-    status = dict(await call.agent.status())
-    health = (await call.hub.status())["health"]
-    sessions = [s for s in call.hub.sessions() if s.get("agent_id") in (None, agent_id)]
+    status = await call.agent.status()
+    daemon = await call.hub.status()
+    ours = (None, agent_id)  # what names no agent concerns all
     return {
-        "agent_id": agent_id,
         "connection": status.pop("connection"),
         "pending_requests": status.pop("pending"),
         "uncertain_sends": status.pop("uncertain_sends"),
         **status,
-        "problems": [p for p in health["problems"] if p.get("agent_id") in (None, agent_id)],
-        "hosts": [{**s, "this_session": s.get("session") == call.session.id} for s in sessions],
+        "problems": [p for p in daemon["health"]["problems"] if p.get("agent_id") in ours],
+        "hosts": [
+            {"this_session": host["session"] == call.session.id, **host}
+            for host in daemon["hosts"]
+            if host["agent_id"] in ours
+        ],
     }
 
 

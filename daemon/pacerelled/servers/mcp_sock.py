@@ -11,7 +11,6 @@ import asyncio
 import logging
 import os
 import socket
-import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 
@@ -185,7 +184,6 @@ _STOPPING = refused_line(code="stopping", message="The daemon is stopping.", hin
 
 
 def _session(hello: Hello) -> Session:
-    now = time.monotonic()
     return Session(
         id=hello.session,
         transport="stdio",
@@ -193,6 +191,4 @@ def _session(hello: Hello) -> Session:
         pid=hello.pid,
         host=hello.host,
         cwd=hello.cwd,
-        since=now,
-        last_active=now,
     )
