@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from pathlib import Path
 
 from .errors import AlreadyRunning, ConfigError
+
+PATIENCE = 1.0  # seconds for an owner to write its pid, and for somebody who only looks to let go
 
 
 class OwnerLock:
@@ -25,17 +28,22 @@ class OwnerLock:
                 f"The lock file {self.path} cannot be opened: {error.strerror}",
                 hint="Move what lies there away, or set PACERELLE_STORE_ROOT to another folder.",
             ) from error
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            text = os.pread(fd, 32, 0).strip()
-            os.close(fd)
-            pid = int(text) if text.isdigit() else None
-            raise AlreadyRunning(
-                f"Another pacerelled is running for this store{f' (pid {pid})' if pid else ''}",
-                pid=pid,
-                hint="Use it as it is, or end it with `pacerelle stop` first.",
-            ) from None
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                text = os.pread(fd, 32, 0).strip()
+                pid = int(text) if text.isdigit() else None
+            if time.monotonic() > deadline or (pid is not None and _alive(pid)):
+                os.close(fd)
+                raise AlreadyRunning(
+                    f"Another pacerelled is running for this store{f' (pid {pid})' if pid else ''}",
+                    pid=pid,
+                    hint="Use it as it is, or end it with `pacerelle stop` first.",
+                )
+            time.sleep(0.02)
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         self._fd = fd
@@ -46,3 +54,13 @@ class OwnerLock:
             os.ftruncate(self._fd, 0)
             os.close(self._fd)
             self._fd = None
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
