@@ -7,7 +7,7 @@ import pty
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -25,6 +25,7 @@ class Place:
     """`home` is the user's, `temporary` what the demo takes for its own home."""
 
     folder: Path
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.home.mkdir()
@@ -51,11 +52,14 @@ class Place:
         return files + [str(process) for process in self.processes()]
 
     def kill_leftovers(self) -> None:
+        for demo in self.started:
+            demo.kill()
+            demo.communicate()
         for process in self.processes():
             process.kill()
 
     def start(self, *arguments: str, **env: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        demo = subprocess.Popen(
             [*COMMAND, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -63,6 +67,8 @@ class Place:
             text=True,
             env=self.env(**env),
         )
+        self.started.append(demo)
+        return demo
 
 
 class InTerminal:

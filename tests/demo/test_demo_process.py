@@ -21,6 +21,12 @@ def entry(output: str) -> dict[str, str]:
     return {"command": pacerelle["command"], **pacerelle["env"]}
 
 
+def printed(running: subprocess.Popen[str], text: str) -> None:
+    """Reads its output up to the line with `text`."""
+    assert running.stdout is not None
+    assert any(text in line for line in running.stdout)
+
+
 def test_everything_happens_and_nothing_stays(place: Place) -> None:
     running = place.start()
     output, errors = running.communicate(timeout=DEADLINE)
@@ -84,27 +90,32 @@ def test_a_terminal_without_colour_that_shall_not_wait(place: Place) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("moment", ["A relay", "Ada's phone"])
+@pytest.mark.parametrize("moment", ["1. A relay", "A relay of our own", "Ada's phone"])
 def test_a_signal_in_the_middle(place: Place, moment: str, number: signal.Signals) -> None:
     running = place.start()
-    assert running.stdout is not None
-    for line in running.stdout:
-        if moment in line:
-            break
+    printed(running, moment)
     running.send_signal(number)
-    time.sleep(0.1)
-    running.send_signal(number)  # impatient: the cleaning up goes on
     _, errors = running.communicate(timeout=DEADLINE)
-    assert running.returncode == 130
-    assert errors == "Interrupted. Everything is stopped and removed.\n"
+    assert (running.returncode, errors) == (130, "Interrupted. Everything is stopped and removed.\n")
+
+
+def test_an_impatient_user_does_not_hinder_the_cleaning_up(place: Place) -> None:
+    running = place.start()
+    printed(running, "A relay of our own")
+    relay = next(p for p in psutil.Process(running.pid).children() if "relay" in p.cmdline())
+    relay.suspend()  # so that the cleaning up takes a while
+    for _ in range(3):
+        running.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+    assert running.poll() is None
+    relay.resume()
+    _, errors = running.communicate(timeout=DEADLINE)
+    assert (running.returncode, errors) == (130, "Interrupted. Everything is stopped and removed.\n")
 
 
 def test_a_shim_that_dies(place: Place) -> None:
     running = place.start()
-    assert running.stdout is not None
-    for line in running.stdout:
-        if "Two MCP hosts" in line:
-            break
+    printed(running, "Two MCP hosts")
     shims = [p for p in psutil.Process(running.pid).children() if "pacerelle_shim" in " ".join(p.cmdline())]
     assert len(shims) == 2
     shims[1].kill()
