@@ -1,1 +1,1 @@
-"""Measurements: `python -m bench [name…] [--json]`. Each `bench_<name>.py` has a `main()` that prints and returns them."""
+"""Measurements: `python -m bench [name…] [--json]`. Each `bench_<name>.py` has a `main()` that prints its numbers."""
