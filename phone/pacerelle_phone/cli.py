@@ -226,11 +226,17 @@ async def _follow(
     if wait is None:
         return
 
+    shown: list[Message] = []
+
     def is_reply(message: Message) -> bool:
         settings.out(message.as_dict(), show.message(message, agent.name))
+        shown.append(message)
         return message.reply_to == message_id
 
-    await phone.wait_for(is_reply, deadline - time.monotonic(), after=after)
+    try:
+        await phone.wait_for(is_reply, deadline - time.monotonic(), after=after)
+    finally:
+        await phone.mark_shown(shown)
 
 
 async def _why_waiting(phone: Device, agent: Agent, sent: Message) -> PhoneError:
@@ -252,21 +258,32 @@ async def _why_waiting(phone: Device, agent: Agent, sent: Message) -> PhoneError
 @common
 @click.argument("seconds", type=float)
 def listen(settings: Settings, seconds: float) -> None:
-    """Print what comes in for SECONDS. Without --agent, from all agents."""
+    """Print what came in and no command has shown yet, and what comes for SECONDS. Without --agent, from all agents."""
 
     async def work(phone: Device) -> None:
         names = {a.agent_id: a.name for a in await phone.known_agents()}
         only = await phone.find_agent(settings.agent) if settings.agent is not None else None
 
+        shown: list[Message] = []
+
         def show_it(message: Message) -> bool:
             if only is None or message.agent_id == only.agent_id:
                 settings.out(message.as_dict(), show.message(message, names.get(message.agent_id, message.agent_id)))
+                shown.append(message)
             return False
 
+        before = await phone.last_seq()
+        while page := await phone.not_shown(only.agent_id if only is not None else None, before):
+            for message in page:
+                show_it(message)
+            await phone.mark_shown(page)
+        shown.clear()
         try:
-            await phone.wait_for(show_it, seconds)
+            await phone.wait_for(show_it, seconds, after=before)
         except WaitTimeout:
             await phone.connected(0)  # says so if the relay was away all the time
+        finally:
+            await phone.mark_shown(shown)
 
     run(settings, work)
 

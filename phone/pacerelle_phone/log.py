@@ -235,6 +235,17 @@ class Log:
         """What came in after `seq`, oldest first."""
         return self._messages("seq > ? AND direction = 'in' ORDER BY seq LIMIT ?", (seq, limit))
 
+    def not_shown(self, agent_id: str | None, up_to: int, limit: int) -> list[Message]:
+        """What came in, from one agent or all, and no command has printed yet; oldest first."""
+        return self._messages(
+            "direction = 'in' AND NOT shown AND agent_id = coalesce(?, agent_id) AND seq <= ? ORDER BY seq LIMIT ?",
+            (agent_id, up_to, limit),
+        )
+
+    def mark_shown(self, seqs: Sequence[int]) -> None:
+        for seq in seqs:
+            self._store.execute("UPDATE messages SET shown = 1 WHERE seq = ?", (seq,))
+
     def newest(self, conversation_id: str, limit: int) -> list[Message]:
         """The end of a conversation, both directions, oldest first."""
         found = self._messages("conversation_id = ? ORDER BY seq DESC LIMIT ?", (conversation_id, limit))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 
 from pacerelle_protocol.files import TAG_BYTES, open_file
@@ -24,7 +25,7 @@ class Reader:
         """From here on is what `messages` gives by default."""
         self._opened_at = await self.last_seq()
 
-    async def messages(self, after: int | None = None) -> AsyncIterator[Message]:
+    async def messages(self, after: int | None = None) -> AsyncGenerator[Message]:
         """What comes in, for ever, oldest first: what follows `seq` `after`, by default since the device was opened."""
         cursor = self._opened_at if after is None else after
         with self._core.news.reading() as queue:
@@ -43,8 +44,8 @@ class Reader:
     ) -> Message:
         """The first incoming message that fits, within `timeout` seconds. Raises WaitTimeout."""
         try:
-            async with asyncio.timeout(timeout):
-                async for message in self.messages(after):
+            async with asyncio.timeout(timeout), contextlib.aclosing(self.messages(after)) as messages:
+                async for message in messages:
                     if predicate(message):
                         return message
         except TimeoutError:
@@ -86,6 +87,19 @@ class Reader:
     async def conversation(self, conversation_id: str, limit: int = 50) -> list[Message]:
         """The newest messages of a conversation, both directions, oldest first."""
         return await self._core.run(self._core.log.newest, conversation_id, limit)
+
+    async def not_shown(self, agent_id: str | None, up_to: int) -> list[Message]:
+        """What came in up to that `seq` and nobody was shown (`mark_shown`), oldest first, at most 100."""
+        return await self._core.run(self._core.log.not_shown, agent_id, up_to, 100)
+
+    async def mark_shown(self, messages: Sequence[Message]) -> None:
+        """The person has seen these: for programs that end and start again, such as `pacerelle chat listen`."""
+
+        def store() -> None:
+            with self._core.store.transaction():
+                self._core.log.mark_shown([message.seq for message in messages])
+
+        await self._core.run(store)
 
     async def open_widgets(self, conversation_id: str) -> list[Message]:
         """Widgets not answered from this device, newest first, as they stand after the agent's updates."""

@@ -42,9 +42,10 @@ CREATE TABLE messages (
     seq INTEGER PRIMARY KEY AUTOINCREMENT, direction TEXT NOT NULL, agent_id TEXT NOT NULL, id TEXT NOT NULL,
     conversation_id TEXT NOT NULL, is_group INTEGER NOT NULL, kind TEXT NOT NULL, state TEXT NOT NULL, at TEXT NOT NULL,
     body TEXT NOT NULL, attachments TEXT NOT NULL, reply_to TEXT, ref TEXT, reason TEXT,
-    archived INTEGER NOT NULL DEFAULT 0, UNIQUE (id, direction, agent_id));
+    archived INTEGER NOT NULL DEFAULT 0, shown INTEGER NOT NULL DEFAULT 0, UNIQUE (id, direction, agent_id));
 CREATE INDEX messages_by_conversation ON messages (conversation_id, seq);
 CREATE INDEX messages_by_reply ON messages (reply_to) WHERE reply_to IS NOT NULL;
+CREATE INDEX messages_not_shown ON messages (seq) WHERE direction = 'in' AND NOT shown;
 CREATE INDEX messages_by_ref ON messages (ref) WHERE ref IS NOT NULL;
 CREATE TABLE outbox (
     id INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, conversation_id TEXT NOT NULL, agent_id TEXT NOT NULL,

@@ -53,6 +53,7 @@ class Talk:
         backlog = await self._phone.conversation(self._agent.conversation_id, BACKLOG)
         for message in backlog:
             self._show(message)
+        await self._phone.mark_shown(backlog)
         self._terminal.print(f"-- {show.escape(self._agent.name, one_line=True)}. /help shows the commands.")
         incoming = asyncio.create_task(self._watch(backlog[-1].seq if backlog else 0))
         try:
@@ -72,6 +73,7 @@ class Talk:
         async for message in self._phone.messages(after):
             if message.conversation_id == self._agent.conversation_id:
                 self._show(message)
+                await self._phone.mark_shown([message])
 
     def _show(self, message: Message) -> None:
         self._terminal.print(show.message(message, "You" if message.direction == "out" else self._agent.name))

@@ -53,5 +53,12 @@ async def run_agent(paired: PairedAgent, relay_url: str, store: Path) -> SdkAgen
     return SdkAgent(paired, process, line.removeprefix("ready ").strip())
 
 
+async def until_read(phone: Device, message_id: str) -> None:
+    """The agent has acknowledged the message: killed now, it does not get it again."""
+    async with asyncio.timeout(DEADLINE):
+        while (await phone.message(message_id)).state != "read":  # noqa: ASYNC110 - it is the state that counts
+            await asyncio.sleep(0.01)
+
+
 StartAgent = Callable[..., Awaitable[SdkAgent]]
 OpenPhone = Callable[..., Awaitable[Device]]

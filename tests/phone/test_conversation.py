@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from phone_world import DEADLINE, OpenPhone, StartAgent
+from phone_world import DEADLINE, OpenPhone, StartAgent, until_read
 
 from pacerelle_phone.device import Device
 from pacerelle_phone.errors import AgentNotReady, InvalidArgument, KeyMissing, UnknownAgent, WaitTimeout
@@ -27,11 +27,7 @@ async def test_text_goes_there_and_back(phone: Device, start_agent: StartAgent) 
 
 async def test_a_message_becomes_read_when_the_agent_took_it(phone: Device, start_agent: StartAgent) -> None:
     await start_agent(await phone.create_agent("Echo"))
-    first = await phone.send("Echo", "one")
-    await phone.wait_reply(first, DEADLINE)
-    # The agent acknowledges after its handler: the mark may come after the reply, and before the next one.
-    await phone.wait_reply(await phone.send("Echo", "two"), DEADLINE)
-    assert (await phone.message(first)).state == "read"
+    await until_read(phone, await phone.send("Echo", "one"))
 
 
 async def test_widgets_are_shown_answered_and_cancelled(phone: Device, start_agent: StartAgent) -> None:

@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from phone_world import DEADLINE, OpenPhone, SdkAgent, StartAgent, run_agent
+from phone_world import DEADLINE, OpenPhone, SdkAgent, StartAgent, run_agent, until_read
 
 from pacerelle_phone.device import Device
 from pacerelle_phone.errors import AlreadyPaired, HomeInUse, HomeUnusable, InvalidArgument, NotPaired
@@ -101,6 +101,7 @@ async def test_replies_that_came_while_the_phone_was_closed(
         message_id = await phone.send("Echo", "are you there?")
         agent = await start_agent(paired)
         await phone.wait_reply(message_id, DEADLINE)
+        await until_read(phone, message_id)
         await agent.kill()
         later = [await phone.send("Echo", f"later {n}") for n in range(3)]
         for i in later:
@@ -132,7 +133,7 @@ async def test_many_messages_at_once(phone: Device, start_agent: StartAgent) -> 
 async def test_an_agent_with_another_key_waits_for_the_users_decision(phone: Device, start_agent: StartAgent) -> None:
     paired = await phone.create_agent("Echo")
     first = await start_agent(paired)
-    await phone.wait_reply(await phone.send("Echo", "one"), DEADLINE)
+    await until_read(phone, await phone.send("Echo", "one"))
     await first.kill()
     second = await start_agent(paired, store="another")  # the same token, a new identity
     assert second.code != first.code
