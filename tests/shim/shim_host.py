@@ -19,7 +19,7 @@ import pacerelle_shim
 
 DEADLINE = 30.0  # seconds
 LIMIT = 64 << 20  # bytes of a line
-SHIM = Path(pacerelle_shim.__file__)
+SHIM = Path(pacerelle_shim.__file__).with_name("__main__.py")
 STAND_IN = Path(__file__).with_name("stand_in.py")
 INITIALIZE = {
     "protocolVersion": "2025-06-18",
@@ -172,7 +172,7 @@ class World:
         (packages / "pacerelled" / "__init__.py").touch()
         shutil.copy(STAND_IN, packages / "pacerelled" / "__main__.py")
         (packages / "pacerelle_shim").symlink_to(SHIM.parent)
-        self.shim = packages / "pacerelle_shim" / "__init__.py"
+        self.shim = packages / "pacerelle_shim" / "__main__.py"
         self.python = home / "env" / "bin" / "python"
         self.python.parent.mkdir()
         self.python.symlink_to(os.path.realpath(sys.executable))
