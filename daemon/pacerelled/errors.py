@@ -13,6 +13,7 @@
     │   └── StoreUnavailable   disk full or I/O error: passes, nothing was written
     ├── LinkError              the relay: unreachable, refused, answered nonsense
     │   ├── RelayUnreachable
+    │   │   └── NotConnected   there was no connection: nothing has left
     │   ├── TokenRefused
     │   └── RelayRejected      4xx/5xx with the status
     └── AgentError             a caller asked for something that cannot be done
@@ -25,6 +26,14 @@ Messages and hints are shown to people and assistants. They never contain messag
 """
 
 from __future__ import annotations
+
+import traceback
+
+
+def place_of(error: BaseException) -> str:
+    """Kind and place of an error of ours, for the log: its text may quote what people wrote, or an address."""
+    frames = reversed(traceback.extract_tb(error.__traceback__))
+    return f"{type(error).__name__} at {' < '.join(f'{f.filename}:{f.lineno} {f.name}' for f in frames)}"
 
 
 class PacerelledError(Exception):
@@ -85,6 +94,10 @@ class LinkError(PacerelledError):
 
 class RelayUnreachable(LinkError):
     code = "relay_unreachable"
+
+
+class NotConnected(RelayUnreachable):
+    code = "not_connected"
 
 
 class TokenRefused(LinkError):

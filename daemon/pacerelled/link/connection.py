@@ -14,9 +14,10 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, WebSocketException
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+from websockets.protocol import State as SocketState
 
-from pacerelled.errors import LinkError, RelayUnreachable
+from pacerelled.errors import LinkError, NotConnected, RelayUnreachable, TokenRefused, place_of
 
 from .backoff import Backoff
 
@@ -28,7 +29,15 @@ _quiet.setLevel(logging.CRITICAL)
 State = Literal["connecting", "connected", "reconnecting", "disconnected", "stopped"]
 MAX_FRAME = 32 * 1024 * 1024  # bytes; the official client ends its connection at 1 MiB
 OPEN_TIMEOUT = 20.0  # seconds
-CLOSE_TIMEOUT = 1.0
+CLOSE_TIMEOUT = 0.5  # for the other side's part in closing; then the socket is cut
+REFUSING = (401, 403, 4401, 4403)  # HTTP status or close code: this token is no good
+CLOSED_BY_RELAY = {
+    1009: f"the relay sent a frame of more than {MAX_FRAME >> 20} MiB",
+    1012: "the relay is restarting",
+    1013: "the relay is overloaded",
+    4000: "another program connected as this agent",
+    4001: "the token was replaced",
+}
 
 
 class RelayConnection:
@@ -62,11 +71,17 @@ class RelayConnection:
         self._ws: ClientConnection | None = None
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
+        self._closing: asyncio.Task[None] | None = None
+        self._refused_token: str | None = None
         self.connected = asyncio.Event()
         self.state: State = "disconnected"
-        self.refused = False  # the relay does not accept the token: no attempts until there is a new one
         self.problem: str | None = None  # why there is no connection, for people
         self.last_traffic: float | None = None  # monotonic seconds
+
+    @property
+    def refused(self) -> bool:
+        """The relay does not accept the token: no attempts until there is another one."""
+        return self._refused_token is not None and self._refused_token == self._token()
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="relay-connection")
@@ -79,18 +94,20 @@ class RelayConnection:
         self._set("stopped")
 
     def token_changed(self) -> None:
-        """A new token is there: try again, now."""
-        self.refused = False
+        """There is a new token: try again, now."""
         self._backoff.reset()
         self._wake.set()
         if self._ws is not None:
-            asyncio.get_running_loop().create_task(self._ws.close(1000, "new token"))
+            self._closing = asyncio.create_task(self._ws.close(1000, "new token"))
 
     async def send(self, frame: str) -> None:
-        """Writes one text frame. Raises RelayUnreachable when there is no connection (or it ended while writing)."""
+        """Writes one text frame.
+
+        Raises NotConnected (nothing was written) and RelayUnreachable (the connection ended while writing).
+        """
         ws = self._ws
-        if ws is None:
-            raise RelayUnreachable("The relay is not connected")
+        if ws is None or ws.state is not SocketState.OPEN:
+            raise NotConnected("The relay is not connected")
         try:
             await ws.send(frame)
         except ConnectionClosed as error:
@@ -100,7 +117,7 @@ class RelayConnection:
         """Returns when the relay has read everything sent before. Raises RelayUnreachable if the link ends first."""
         ws = self._ws
         if ws is None:
-            raise RelayUnreachable("The relay is not connected")
+            raise NotConnected("The relay is not connected")
         try:
             pong = await ws.ping()
             await pong
@@ -109,36 +126,36 @@ class RelayConnection:
         self.last_traffic = time.monotonic()
 
     async def _run(self) -> None:
-        first = True
+        attempt: State = "connecting"
         while True:
             self._wake.clear()
-            if self.refused or not self._token():
+            token = self._token()
+            if not token or self.refused:
+                self.problem = "the relay refused the token" if token else "there is no token"
                 self._set("disconnected")
-                self.problem = "the relay refused the token" if self.refused else "there is no token"
                 await self._wake.wait()
                 continue
-            self._set("connecting" if first else "reconnecting")
+            self._set(attempt)
+            attempt = "reconnecting"
             lasted, at_least = 0.0, 0.0
             try:
                 await self._prepare()
-                lasted = await self._connect_once()
-                self.problem = "the relay closed the connection"
-            except asyncio.CancelledError:
-                raise
+                lasted = await self._connect_once(token)
             except InvalidStatus as error:
                 status = error.response.status_code
-                self.refused = status in (401, 403)
                 self.problem = f"the relay answered {status}"
                 at_least = _retry_after(error.response.headers.get("Retry-After"))
+                if status in REFUSING:
+                    self._refused_token = token
             except LinkError as error:
-                self.refused = error.code == "token_refused"
                 self.problem = error.message
-            except (OSError, TimeoutError, InvalidHandshake, WebSocketException, ValueError) as error:
-                # Only the type: the text may quote the URL.
+                if isinstance(error, TokenRefused):
+                    self._refused_token = token
+            except Exception as error:
+                # Whatever it is, the agent must not stay silent for it. Only the type: the text may quote the URL.
                 self.problem = f"the relay cannot be reached ({_reason(error)})"
             if self.refused:
                 continue
-            first = False
             self._set("reconnecting")
             delay = self._backoff.next(lasted=lasted, at_least=at_least)
             log.info("Relay: %s; next attempt in %.1f s", self.problem, delay)
@@ -147,21 +164,26 @@ class RelayConnection:
             except TimeoutError:
                 continue
 
-    async def _connect_once(self) -> float:
+    async def _connect_once(self, token: str) -> float:
         """Connects and reads until the connection ends; returns how long it stood, in seconds."""
-        token = self._token() or ""
         options: dict[str, Any] = {
             "max_size": MAX_FRAME,
+            "max_queue": 4,  # frames; what we do not take stays in the socket
+            "compression": None,  # ciphertext
             "open_timeout": OPEN_TIMEOUT,
             "close_timeout": CLOSE_TIMEOUT,
-            "ping_interval": self._ping_interval,
-            "ping_timeout": self._ping_timeout,
+            "ping_interval": None,  # `_keepalive` does it, and notes that the relay answered
             "logger": _quiet,
         }
         ws = await connect(f"{self._ws_url}/ws/agent?token={quote(token, safe='')}", **options)
         started = time.monotonic()
+        if token != self._token():
+            await _close(ws)
+            self.problem = "there is a new token"
+            return 0.0
         self._ws, self.problem = ws, None
         self.last_traffic = started
+        keepalive = asyncio.create_task(self._keepalive(ws), name="relay-keepalive")
         self._set("connected")
         self.connected.set()
         try:
@@ -171,14 +193,32 @@ class RelayConnection:
                 self.last_traffic = time.monotonic()
                 await self._on_frame(frame)
         except ConnectionClosed:
-            pass
+            code = ws.close_code
+            if self.problem is None:  # the keepalive may know better
+                self.problem = CLOSED_BY_RELAY.get(code or 0, f"the relay closed the connection ({code})")
+            if code in REFUSING:
+                self._refused_token = token
         finally:
             self._ws = None
             self.connected.clear()
+            keepalive.cancel()
             await _close(ws)
-        if ws.close_code in (4401, 4403):
-            self.refused = True
         return time.monotonic() - started
+
+    async def _keepalive(self, ws: ClientConnection) -> None:
+        """Ends a connection whose other side no longer answers, though nothing has closed it."""
+        while True:
+            await asyncio.sleep(self._ping_interval)
+            try:
+                async with asyncio.timeout(self._ping_timeout):
+                    await (await ws.ping())
+            except TimeoutError:
+                self.problem = "the relay did not answer a ping"
+                ws.transport.abort()
+                return
+            except ConnectionClosed:
+                return
+            self.last_traffic = time.monotonic()
 
     def _set(self, state: State) -> None:
         if state != self.state:
@@ -207,4 +247,6 @@ def _reason(error: Exception) -> str:
         return "no answer in time"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
+    if not isinstance(error, (OSError, WebSocketException, ValueError, EOFError)):
+        log.error("Connecting failed: %s", place_of(error))
     return type(error).__name__

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
 from pacerelled.errors import LinkError, RelayRejected, RelayUnreachable, TokenRefused
-
-log = logging.getLogger(__name__)
 
 TIMEOUT = aiohttp.ClientTimeout(total=30, connect=15)
 BLOB_TIMEOUT = aiohttp.ClientTimeout(total=600, connect=15, sock_read=60)
@@ -62,7 +60,7 @@ class RelayRest:
         limit: int = MAX_JSON,
     ) -> bytes:
         if self._session is None:
-            self._session = aiohttp.ClientSession(trust_env=True)
+            self._session = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar())
         token = self._token()
         if not token:
             raise TokenRefused("There is no token for this agent", hint="Give it with `pacerelle agent token`.")
@@ -75,6 +73,7 @@ class RelayRest:
                 data=data,
                 headers={"Authorization": f"Bearer {token}", **(headers or {})},
                 timeout=timeout,
+                proxy=_proxy(self._base_url),
                 allow_redirects=False,
             ) as response:
                 if response.status in (401, 403):
@@ -99,3 +98,12 @@ class RelayRest:
                 f"The relay cannot be reached ({type(error).__name__})",
                 hint="Check the network; it is tried again by itself.",
             ) from error
+
+
+def _proxy(url: str) -> str | None:
+    """The proxy that the environment names for `url`, as for the WebSocket.
+
+    Not aiohttp's `trust_env`: with it an entry in ~/.netrc would take the place of the agent's token.
+    """
+    parts = urlsplit(url)
+    return None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)
