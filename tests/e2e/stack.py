@@ -58,7 +58,7 @@ class Host:
 
     async def start(self, *, initialize: bool = True, extra_env: dict[str, str] | None = None) -> Host:
         env = {"HOME": str(self.stack.home), "PATH": os.environ["PATH"], "PACERELLE_STORE_ROOT": str(self.stack.root)}
-        env["PACERELLE_BASE_URL"] = self.stack.relay_url
+        env["PACERELLE_BASE_URL"] = self.stack.agents_url or self.stack.relay_url
         if self.agent is not None:
             env |= {"PACERELLE_AGENT_ID": self.agent.agent_id, "PACERELLE_AGENT_TOKEN": self.agent.agent_token}
         shim = Path(pacerelle_shim.__file__).with_name("__main__.py")
@@ -196,6 +196,7 @@ class Stack:
 
     home: Path
     relay: RelayProcess
+    agents_url: str | None = None  # where agents find the relay, if not at its own address
     hosts: list[Host] = field(default_factory=list)
     phones: list[Device] = field(default_factory=list)
 

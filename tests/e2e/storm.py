@@ -21,6 +21,7 @@ class Seen:
     again: Counter[str] = field(default_factory=Counter)
     after_processed: list[str] = field(default_factory=list)
     processed: set[str] = field(default_factory=set)
+    accepted: dict[str, str] = field(default_factory=dict)  # request -> the reply that the daemon took on
     by_host: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
 
@@ -59,8 +60,9 @@ class Worker:
         for message in got["messages"]:
             message_id = message["message_id"]
             if message_id not in self.replied:
-                await host.tool("send_message", text=f"re: {message['text']}", sourceMessageId=message_id)
+                sent = await host.tool("send_message", text=f"re: {message['text']}", sourceMessageId=message_id)
                 self.replied.add(message_id)
+                self.seen.accepted[message_id] = sent["message_id"]
             await host.tool("mark_processed", messageId=message_id)
             self.seen.processed.add(message_id)
 
@@ -83,14 +85,14 @@ async def storm(stack: Stack, *, requests: int, kills: int, rng: random.Random) 
     try:
         for device in (first, second):
             for agent in agents:
-                await _ready(device, agent)
+                await ready(device, agent)
         sending = asyncio.create_task(_send_all([first, second], agents, requests, asked))
         for _ in range(kills):
             await asyncio.sleep(rng.uniform(0.1, 1.0))
             await _kill_something(stack, workers, rng)
         await sending
-        await until(lambda: _failed(running) or len(seen.processed) >= requests, "all requests to be processed", 180)
-        assert not _failed(running)
+        await until(lambda: failed(running) or len(seen.processed) >= requests, "all requests to be processed", 180)
+        assert not failed(running)
         await _all_replies(asked)
         await _nothing_left(workers)
     finally:
@@ -112,14 +114,14 @@ async def storm(stack: Stack, *, requests: int, kills: int, rng: random.Random) 
         assert seen.by_host["host-b"]
 
 
-def _failed(tasks: list[asyncio.Task[None]]) -> bool:
+def failed(tasks: list[asyncio.Task[None]]) -> bool:
     for task in tasks:
         if task.done():
             task.result()
     return False
 
 
-async def _ready(device: Device, agent: PairedAgent) -> None:
+async def ready(device: Device, agent: PairedAgent) -> None:
     """Prekeys are published once the daemon has connected."""
 
     async def known() -> bool:
