@@ -78,4 +78,4 @@ def test_a_terminal_that_has_no_tick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", ascii_only)
     Screen().passed("done")
     ascii_only.flush()
-    assert ascii_only.buffer.getvalue() == b"  ok done\n"  # type: ignore[attr-defined]
+    assert ascii_only.buffer.getvalue() == b"  ok done\n"
