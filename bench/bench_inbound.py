@@ -49,7 +49,7 @@ async def _main(folder: Path) -> dict[str, Any]:
         ours_s: dict[int, list[float]] = {level: [] for level in LEVELS}
         sdk_s: dict[int, list[float]] = {level: [] for level in LEVELS}
         floor_s: list[float] = []
-        for number in range(ROUNDS):
+        for _ in range(ROUNDS):
             for level in LEVELS:
                 ours_s[level] += await _one_by_one(ours[level], EACH)
                 floor_s += floor.seconds(EACH // 4)
