@@ -9,12 +9,13 @@ import base64
 import binascii
 import json
 import math
+import re
 from typing import Any, NoReturn
 
 MAX_DEPTH = 64
 MAX_ID = 512  # characters
 MAX_SAFE_INT = 2**53 - 1  # the largest integer that JavaScript peers keep exactly
-REPLACEMENT = "\ufffd"
+_UNFIT_FOR_ID = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffd]")  # controls, lone surrogates, U+FFFD
 
 
 class WireError(ValueError):
@@ -37,6 +38,7 @@ def _finite(digits: str) -> float:
 
 
 _decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+_encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def repair(text: str) -> str:
@@ -107,7 +109,7 @@ def loads_object(data: str | bytes) -> dict[str, Any]:
 def dumps(value: Any) -> str:
     """Compact JSON that can always be encoded. Raises WireError for what JSON cannot say."""
     try:
-        return repair(json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False))
+        return repair(_encoder.encode(value))
     except RecursionError:
         raise WireError("too_deep") from None
     except (TypeError, ValueError):
@@ -133,12 +135,7 @@ def b64(data: bytes) -> str:
 
 def is_id(value: Any) -> bool:
     """1 to 512 characters, none of them a control character or a lone surrogate."""
-    return (
-        isinstance(value, str)
-        and 0 < len(value) <= MAX_ID
-        and REPLACEMENT not in value
-        and not any(c < " " or "\x7f" <= c < "\xa0" or "\ud800" <= c <= "\udfff" for c in value)
-    )
+    return isinstance(value, str) and 0 < len(value) <= MAX_ID and _UNFIT_FOR_ID.search(value) is None
 
 
 def is_plain_id(value: Any) -> bool:
