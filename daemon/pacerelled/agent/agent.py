@@ -1,48 +1,41 @@
-"""One agent: what transports ask of it (`api.AgentApi`), put together from inbox, outbox, encryption and the link."""
+"""One agent: what transports ask of it (`api.AgentApi`), put together from its parts."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import mimetypes
 import time
-import uuid
 from collections.abc import Callable
 from typing import Any, Literal
 
-from pacerelle_protocol.envelope import group_target, message_frame
-from pacerelle_protocol.errors import InvalidWidget, LocalProtocolError, RemoteProtocolError, TooLarge
-from pacerelle_protocol.files import open_file, seal_file
-from pacerelle_protocol.payload import FileRef, encode_text, encode_widget, unpack_b64
-from pacerelle_protocol.widgets import parse_widget, widget_json
+from pacerelle_protocol.errors import RemoteProtocolError
+from pacerelle_protocol.files import open_file
+from pacerelle_protocol.payload import unpack_b64
 from pacerelled.config import Settings
 from pacerelled.errors import (
-    InvalidArgument,
     LinkError,
     NotPossible,
     PacerelledError,
-    RelayRejected,
     StoreUnavailable,
     TokenRefused,
     UnknownMessage,
 )
 from pacerelled.link.connection import RelayConnection, State
-from pacerelled.link.rest import MAX_BLOB, RelayRest
-from pacerelled.store import agents as agent_rows
+from pacerelled.link.rest import RelayRest
 from pacerelled.store import checkpoints as checkpoint_rows
 from pacerelled.store import conversations, events, replies, requests
 from pacerelled.store.agents import AgentRow
 from pacerelled.store.database import Store, Tx
 
 from . import shapes
+from .claims import Claims, unknown_request
 from .crypto import AgentCrypto
 from .inbox import Inbox, Result
-from .model import Checkpoint, Connection, Login, Reply, Request, Session, WaitResult, short
+from .model import Checkpoint, Connection, Login, Reply, Request, Session
 from .outbox import Outbox
+from .prekeys import Prekeys
+from .sending import Sending
 from .sessions import Sessions
-from .targets import Target, resolve_target
-from .waiting import Waiting
 
 log = logging.getLogger(__name__)
 
@@ -63,15 +56,14 @@ class Agent:
         self.agent_id = row.agent_id
         self.token: str | None = None
         self._store = store
-        self._sessions = sessions
         self._notify = notify
         self._crypto = AgentCrypto(row.agent_id, e2ee=row.e2ee)
-        self._waiting = Waiting()
         self._rest = RelayRest(row.base_url, lambda: self.token)
+        self._prekeys = Prekeys(row.agent_id, store, self._crypto, self._rest)
         self._link = RelayConnection(
             ws_url=row.ws_url or row.base_url.replace("http", "ws", 1),
             token=lambda: self.token,
-            prepare=self._publish_prekeys,
+            prepare=self._prekeys.publish,
             on_frame=lambda raw: self._inbox.accept(raw),
             on_state=self._link_changed,
             ping_interval=settings.ping_interval,
@@ -93,26 +85,37 @@ class Agent:
             on_change=lambda: notify("outbox"),
             retry_uncertain=settings.retry_uncertain,
         )
-        self._bundle_sent = False
-        self._top_up: asyncio.Task[None] | None = None
+        self._claims = Claims(row.agent_id, store, sessions, connection=lambda: self._link.state, notify=notify)
+        self.wait_for_messages = self._claims.wait_for_messages
+        self.mark_processed = self._claims.mark_processed
+        sending = Sending(
+            row.agent_id,
+            store,
+            self._crypto,
+            self._outbox,
+            self._rest,
+            refresh_group_keys=self._inbox.refresh_group_keys,
+        )
+        self.send_message = sending.send_message
+        self.send_widget = sending.send_widget
+        self.send_file = sending.send_file
 
     # -- life --------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Loads the encryption state and begins to connect. Raises StoreError."""
         await self._store.run(self._crypto.load)
-        self._inbox.start()
         await self._outbox.start()
+        self._inbox.start()
         self._link.start()
 
     async def stop(self) -> None:
         await self._outbox.stop()
         await self._link.stop()
         await self._inbox.stop()
-        if self._top_up is not None:
-            self._top_up.cancel()
-            await asyncio.gather(self._top_up, return_exceptions=True)
+        await self._prekeys.stop()
         await self._rest.close()
+        await self._store.settled()  # a transaction under way still encrypts or decrypts
         self._crypto.close()
 
     def set_token(self, token: str) -> None:
@@ -123,52 +126,23 @@ class Agent:
 
     def look_again(self) -> None:
         """Claims ended: whoever waits may find something."""
-        self._waiting.wake_all()
+        self._claims.waiting.wake_all()
 
     def _link_changed(self, state: State) -> None:
         self._notify("status")
-        log.info("Agent %s: %s", short(self.agent_id), state)
+        log.info("Agent %s: %s", self.agent_id, state)
         if state == "connected":
             self._outbox.link_up()
 
     def _accepted(self, results: list[Result]) -> None:
         for result in results:
-            self._waiting.wake(result.message.conversation_id if result.message else None)
+            if result.message is not None:
+                self._claims.waiting.wake(result.message.conversation_id)
         for topic in ("inbox", "conversation"):
             self._notify(topic)
         if any(r.kind == "widget_response" for r in results):
             self._notify("widget")
-        if self.row.e2ee and len(self._crypto.signal.one_time_prekey_ids()) < 20 and self._top_up is None:
-            self._top_up = asyncio.create_task(self._publish_quietly(), name="prekeys")
-
-    async def _publish_quietly(self) -> None:
-        try:
-            await self._publish_prekeys()
-        except PacerelledError as error:
-            log.warning("Prekeys could not be published now: %s", error.message)
-        finally:
-            self._top_up = None
-
-    async def _publish_prekeys(self) -> None:
-        """Committed before they are published (the relay protocol reference, safety rule 3). Raises LinkError."""
-        if not self.row.e2ee:
-            return
-
-        def prepare(tx: Tx) -> tuple[Any, Any]:
-            self._crypto.guard(tx)
-            due = self._crypto.prekeys_to_publish(tx)
-            return due, agent_rows.prekey_sets(tx, self.agent_id)[0]
-
-        try:
-            due, current = await self._store.run(prepare)
-        except StoreUnavailable as error:
-            raise LinkError(error.message, hint=error.hint) from error
-        if due is not None or not self._bundle_sent:
-            await self._rest.publish_bundle(current.bundle)
-            self._bundle_sent = True
-        if due is not None:
-            await self._rest.publish_one_time(due.one_time)
-            await self._store.run(lambda tx: agent_rows.prekeys_published(tx, self.agent_id, due.signed_id))
+        self._prekeys.top_up()
 
     # -- state -------------------------------------------------------------------------------------------------
 
@@ -210,7 +184,7 @@ class Agent:
                 }
                 for r in map(shapes.reply, uncertain)
             ],
-            "one_time_prekeys": len(self._crypto.signal.one_time_prekey_ids()) if self.row.e2ee else 0,
+            "one_time_prekeys": self._prekeys.unused,
             "problems": self._problems(),
         }
 
@@ -249,117 +223,6 @@ class Agent:
 
     # -- requests ----------------------------------------------------------------------------------------------
 
-    async def wait_for_messages(
-        self,
-        session: Session,
-        *,
-        timeout: float,
-        conversation_id: str | None = None,
-        limit: int = 10,
-        after: int | None = None,
-        include_claimed: bool = False,
-        call_id: str | None = None,
-    ) -> WaitResult:
-        async def look() -> WaitResult | None:
-            found = await self._take(session, conversation_id, limit, after or 0, include_claimed, call_id)
-            return found if found.messages else None
-
-        if (found := await look()) is not None:
-            return found
-        deadline = time.monotonic() + timeout
-        session.waiting += 1
-        try:
-            with self._waiting.queue(conversation_id) as waiter:
-                while True:
-                    # Looked again inside the queue: what came in between has woken nobody.
-                    if (found := await look()) is not None:
-                        waiter.woken.clear()
-                        return found
-                    try:
-                        async with asyncio.timeout_at(asyncio.get_running_loop().time() + deadline - time.monotonic()):
-                            await waiter.woken.wait()
-                    except TimeoutError:
-                        break
-                    waiter.woken.clear()
-        finally:
-            session.waiting -= 1
-            session.last_active = time.monotonic()
-        return WaitResult((), str(after) if after else None, False, self.connection)
-
-    async def _take(
-        self,
-        session: Session,
-        conversation_id: str | None,
-        limit: int,
-        after: int,
-        include_claimed: bool,
-        call_id: str | None,
-    ) -> WaitResult:
-        """Claims what there is. If the caller is cancelled meanwhile, what it claimed goes back."""
-
-        def job(tx: Tx) -> tuple[list[Any], list[int], bool]:
-            self._sessions.remember(tx, session)
-            rows, fresh, more = requests.take(
-                tx,
-                self.agent_id,
-                session.id,
-                conversation_id=conversation_id,
-                limit=limit,
-                after=after,
-                include_claimed=include_claimed,
-                call_id=call_id,
-            )
-            for seq in fresh:
-                events.add(tx, self.agent_id, "request.claimed", seq=seq, session=session.id)
-            return rows, fresh, more
-
-        task = asyncio.ensure_future(self._store.run(job))
-        try:
-            rows, _, more = await asyncio.shield(task)
-        except asyncio.CancelledError:
-            await self._hand_back(task)
-            raise
-        found = tuple(shapes.request(row, session.id, call_id) for row in rows)
-        return WaitResult(found, found[-1].cursor if found else None, more, self.connection)
-
-    async def _hand_back(self, task: asyncio.Future[tuple[list[Any], list[int], bool]]) -> None:
-        """Undoes what a cancelled call claimed; nobody has seen it."""
-
-        async def undo() -> None:
-            _, fresh, _ = await task
-            if fresh:
-                await self._store.run(lambda tx: requests.hand_back(tx, fresh))
-                self._waiting.wake_all()
-
-        await asyncio.shield(asyncio.gather(undo(), return_exceptions=True))
-
-    async def mark_processed(self, session: Session, message_id: str, *, note: str | None = None) -> Request:
-        def job(tx: Tx) -> Any:
-            row = requests.by_message_id(tx, self.agent_id, message_id)
-            if row is None:
-                raise _unknown(message_id)
-            found = shapes.request(row, session.id)
-            if found.processed_at is not None:
-                return row
-            holder = found.claim
-            if holder and not holder.mine and session.transport != "control" and self._held(holder.session):
-                raise NotPossible(
-                    f"Request {message_id} is being worked on by {holder.label}",
-                    hint="Leave it to that session, or ask the user. It comes back by itself when that session ends.",
-                )
-            requests.mark_processed(tx, found.seq, note)
-            events.add(tx, self.agent_id, "request.processed", seq=found.seq, message_id=message_id)
-            return requests.by_message_id(tx, self.agent_id, message_id)
-
-        row = await self._store.run(job)
-        self._notify("inbox")
-        self._notify("widget")
-        return shapes.request(row, session.id)
-
-    def _held(self, session_id: str) -> bool:
-        found = self._sessions.get(session_id)
-        return found is not None and found.connected
-
     async def inbox(
         self, *, state: Literal["pending", "all"] = "pending", limit: int = 50, before: int | None = None
     ) -> tuple[list[Request], bool]:
@@ -369,16 +232,17 @@ class Agent:
         return [shapes.request(row) for row in rows[-limit:]], len(rows) > limit
 
     async def current_conversation(self) -> dict[str, Any] | None:
-        row = await self._store.run(lambda tx: conversations.newest(tx, self.agent_id))
-        if row is None:
+        rows = await self._store.run(lambda tx: requests.select(tx, self.agent_id, limit=1))
+        if not rows:
             return None
+        newest = shapes.request(rows[0])
         return {
-            "conversation_id": row.conversation_id,
-            "group": row.is_group,
-            "from": row.last_sender,
-            "from_device_id": row.last_device,
-            "last_message_id": row.last_message_id,
-            "last_at": row.last_at,
+            "conversation_id": newest.conversation_id,
+            "group": newest.group,
+            "from": newest.sender,
+            "from_device_id": newest.device_id,
+            "last_message_id": newest.message_id,
+            "last_at": newest.received_at,
         }
 
     async def pending_widget(self) -> Request | None:
@@ -393,7 +257,7 @@ class Agent:
     async def attachment(self, message_id: str, attachment_id: str) -> tuple[str, str, bytes]:
         files = await self._store.run(lambda tx: requests.files_of(tx, self.agent_id, message_id))
         if files is None:
-            raise _unknown(message_id)
+            raise unknown_request(message_id)
         file = next((f for f in files if f["id"] == attachment_id), None)
         if file is None:
             raise UnknownMessage(
@@ -422,217 +286,6 @@ class Agent:
         return file["name"], file["mime"], data
 
     # -- replies -----------------------------------------------------------------------------------------------
-
-    async def send_message(
-        self,
-        session: Session,
-        *,
-        text: str,
-        source_message_id: str | None = None,
-        conversation_id: str | None = None,
-        to: str | None = None,
-        reply_to_message_id: str | None = None,
-        call_id: str | None = None,
-    ) -> Reply:
-        if not text.strip():
-            raise InvalidArgument("`text` is empty", argument="text", hint="Say something to the person who asked.")
-        return await self._reply(
-            session,
-            "text",
-            encode_text(_sendable(text, "text")),
-            text,
-            target=(source_message_id, conversation_id, to, reply_to_message_id),
-            call_id=call_id,
-        )
-
-    async def send_widget(
-        self,
-        session: Session,
-        *,
-        widget: str | dict[str, Any],
-        source_message_id: str | None = None,
-        conversation_id: str | None = None,
-        to: str | None = None,
-        call_id: str | None = None,
-    ) -> Reply:
-        try:
-            parsed = parse_widget(widget)
-            body = encode_widget(parsed)
-        except InvalidWidget as error:
-            raise InvalidArgument(
-                f"`widgetJson` is not a usable widget: {error}",
-                argument="widgetJson",
-                hint=f"A right one: {json.dumps(error.example)}",
-            ) from error
-        title = parsed.spec.get("title")
-        return await self._reply(
-            session,
-            "widget",
-            body,
-            title if isinstance(title, str) else parsed.kind,
-            target=(source_message_id, conversation_id, to, None),
-            call_id=call_id,
-            widget=widget_json(parsed),
-        )
-
-    async def send_file(
-        self,
-        session: Session,
-        *,
-        name: str,
-        data: bytes,
-        mime: str | None = None,
-        text: str = "",
-        source_message_id: str | None = None,
-        conversation_id: str | None = None,
-        to: str | None = None,
-    ) -> Reply:
-        if not self.row.e2ee:
-            raise NotPossible("Files are only sent end-to-end encrypted", hint="Start the agent without --no-e2ee.")
-        if len(data) > MAX_BLOB - 16:
-            raise InvalidArgument(
-                f"The file has {len(data)} bytes; at most {MAX_BLOB - 16} can be sent",
-                argument="data",
-                hint="Send a smaller one, or a link.",
-            )
-        target = (source_message_id, conversation_id, to, None)
-        await self._store.run(lambda tx: resolve_target(tx, self.agent_id, *target))  # before anything is uploaded
-        sealed = await asyncio.to_thread(seal_file, data)
-        answer = await self._rest.upload_blob(sealed.ciphertext)
-        try:
-            uploaded = json.loads(answer)
-            blob_id = uploaded["id"]
-        except (ValueError, TypeError, KeyError, RecursionError):
-            blob_id = None
-        if not isinstance(blob_id, str) or not blob_id:
-            raise RelayRejected("The relay's answer to the upload is not understood", status=201, hint="Try again.")
-        name = _sendable(name.replace("\\", "/").rpartition("/")[2], "name")[:512] or "file"
-        file = FileRef(
-            id=str(uuid.uuid4()),
-            blob_id=blob_id,
-            name=name,
-            mime=mime or mimetypes.guess_type(name)[0] or "application/octet-stream",
-            size=len(data),
-            key=sealed.key,
-            iv=sealed.iv,
-            sha256=sealed.sha256,
-        )
-        body = encode_text(_sendable(text, "text"), [file])
-        return await self._reply(session, "file", body, text or name, target=target, files=[file])
-
-    async def _reply(
-        self,
-        session: Session,
-        kind: str,
-        body: str,
-        text: str,
-        *,
-        target: tuple[str | None, str | None, str | None, str | None],
-        call_id: str | None = None,
-        widget: dict[str, Any] | None = None,
-        files: list[FileRef] | None = None,
-    ) -> Reply:
-        """Encrypts and commits in one transaction; sending is the outbox's business.
-
-        A repeated (session, call id) finds the first result and changes nothing.
-        """
-        call_key = f"{session.id}/{call_id}" if call_id is not None else None
-        attempt = 0
-        while True:
-            try:
-                row, repeated = await self._store.run(
-                    lambda tx: self._seal_and_queue(tx, kind, body, text, target, call_key, widget, files or [])
-                )
-                break
-            except _GroupKeyWanted as wanted:
-                # Sending uses the newest key, and only the relay knows whether there is one yet.
-                if attempt:
-                    raise wanted.error from None
-                attempt += 1
-                await self._inbox.refresh_group_keys(wanted.conversation_id)
-        self._outbox.wake()
-        return shapes.reply(row, repeated=repeated)
-
-    def _seal_and_queue(
-        self,
-        tx: Tx,
-        kind: str,
-        body: str,
-        text: str,
-        target: tuple[str | None, str | None, str | None, str | None],
-        call_key: str | None,
-        widget: dict[str, Any] | None,
-        files: list[FileRef],
-    ) -> tuple[Any, bool]:
-        if call_key is not None and (row := replies.by_call(tx, self.agent_id, call_key)) is not None:
-            return row, True
-        to = resolve_target(tx, self.agent_id, *target)
-        message_id = str(uuid.uuid4())
-        self._crypto.guard(tx)
-        sealed = self._seal(tx, body, message_id, to)
-        try:
-            envelope = message_frame(
-                id=message_id,
-                conversation_id=to.conversation_id,
-                to=to.recipient,
-                to_device_id=to.device_id,
-                payload_b64=sealed.payload_b64,
-                encrypted=sealed.encrypted,
-                reply_to_message_id=to.reply_to,
-                attachments=[f.public() for f in files],
-                history_record=sealed.history_record,
-            )
-        except TooLarge as error:
-            raise InvalidArgument(
-                f"The reply is too long: {error.size} bytes encrypted, at most {error.limit} can be sent",
-                argument="text",
-                hint="Send a shorter text, several messages, or a file (`pacerelle send --file`).",
-            ) from error
-        except LocalProtocolError as error:
-            raise InvalidArgument(
-                f"This cannot be sent: {error}", argument="to", hint="Use sourceMessageId."
-            ) from error
-        new = replies.NewReply(
-            message_id=message_id,
-            conversation_id=to.conversation_id,
-            recipient=to.recipient,
-            device_id=to.device_id,
-            kind=kind,
-            text=text,
-            widget_id=widget["id"] if widget else None,
-            widget=json.dumps(widget) if widget else None,
-            source_id=to.source_id,
-            reply_to=to.reply_to,
-            envelope=envelope,
-            call_key=call_key,
-        )
-        seq = replies.insert_reply(tx, self.agent_id, new)
-        self._crypto.save(tx)
-        events.add(
-            tx,
-            self.agent_id,
-            "reply.queued",
-            seq=seq,
-            message_id=message_id,
-            conversation_id=to.conversation_id,
-            source_message_id=to.source_id,
-        )
-        return replies.by_seq(tx, seq), False
-
-    def _seal(self, tx: Tx, body: str, message_id: str, to: Target) -> Any:
-        try:
-            return self._crypto.seal(
-                tx,
-                body,
-                message_id=message_id,
-                conversation=to.conversation_id,
-                to=to.recipient,
-                device=to.device_id,
-            )
-        except NotPossible as error:
-            if to.recipient == group_target(to.conversation_id):
-                raise _GroupKeyWanted(to.conversation_id, error) from error
-            raise
 
     async def wait_for_reply(self, message_id: str, *, timeout: float) -> Reply:
         with self._outbox.watch(message_id) as settled:
@@ -692,7 +345,7 @@ class Agent:
         def job(tx: Tx) -> Any:
             request = requests.by_message_id(tx, self.agent_id, source_message_id)
             if request is None:
-                raise _unknown(source_message_id)
+                raise unknown_request(source_message_id)
             row = checkpoint_rows.save(
                 tx,
                 self.agent_id,
@@ -717,30 +370,3 @@ class Agent:
             )
         )
         return [shapes.checkpoint(row) for row in rows]
-
-
-class _GroupKeyWanted(Exception):
-    def __init__(self, conversation_id: str, error: NotPossible) -> None:
-        super().__init__(conversation_id)
-        self.conversation_id = conversation_id
-        self.error = error
-
-
-def _unknown(message_id: str) -> UnknownMessage:
-    return UnknownMessage(
-        f"There is no request {message_id} in this agent's inbox",
-        hint="Use a message_id as wait_for_messages or get_history gave it.",
-    )
-
-
-def _sendable(text: str, argument: str) -> str:
-    """Refuses what cannot be written as UTF-8 (lone surrogates) instead of changing it silently."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidArgument(
-            f"`{argument}` has half of a surrogate pair at character {error.start}, which no receiver can read",
-            argument=argument,
-            hint="Send the character whole, or leave it out.",
-        ) from error
-    return text

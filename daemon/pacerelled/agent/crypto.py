@@ -154,20 +154,21 @@ class AgentCrypto:
         """
         identity = message_identity(framed)
         name = human_name(sender, conversation, device)
-        legacy = False
+        known, legacy = None, False
         if device is not None:
             known = conversations.device(tx, self.agent_id, sender, conversation, device)
             if identity is not None and known and known.identity_key not in (None, identity):
                 raise Rejected("identity_changed", "The device has another identity key than before")
-            older = human_name(sender, conversation, None)
-            if not self.signal.has_session(name) and self.signal.has_session(older):
-                legacy = identity is None or identity == self.signal.known_identity(older)
+            if known is None or known.legacy:  # others have a session of their own; looking for it is not cheap
+                older = human_name(sender, conversation, None)
+                if not self.signal.has_session(name) and self.signal.has_session(older):
+                    legacy = identity is None or identity == self.signal.known_identity(older)
         elif identity is not None and self.signal.known_identity(name) not in (None, identity):
             raise Rejected("identity_changed", "The person's client has another identity key than before")
         if legacy:
             name = human_name(sender, conversation, None)
         plaintext = self.signal.decrypt(name, framed)
-        if device is not None:
+        if device is not None and not (known and known.legacy == legacy and known.seen_lately(tx.now)):
             conversations.save_device(
                 tx,
                 self.agent_id,

@@ -213,15 +213,7 @@ class Inbox:
         plaintext.append(opened.body.encode())
         request = _request(message, opened)
         seq = requests.insert_request(tx, self._agent_id, request, message.digest)
-        conversations.touch(
-            tx,
-            self._agent_id,
-            message.conversation_id,
-            group=message.is_group,
-            sender=message.sender,
-            device=message.sender_device_id,
-            message_id=message.id,
-        )
+        conversations.touch(tx, self._agent_id, message.conversation_id, group=message.is_group, sender=message.sender)
         events.add(
             tx,
             self._agent_id,

@@ -12,50 +12,38 @@ from .database import Tx
 
 @dataclass(frozen=True, slots=True)
 class ConversationRow:
-    conversation_id: str
     is_group: bool
-    last_sender: str | None
-    last_device: str | None
-    last_message_id: str | None
-    last_at: str | None
+    last_sender: str | None  # None: only its history key is known
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceRow:
     identity_key: bytes | None
     legacy: bool  # its Signal session has the name older clients without devices used
+    last_seen: str
+
+    def seen_lately(self, now: str) -> bool:
+        """In the minute of `now`: not worth writing again, which costs a page of the store for each message."""
+        return self.last_seen[:16] == now[:16]
 
 
-def touch(
-    tx: Tx,
-    agent_id: str,
-    conversation_id: str,
-    *,
-    group: bool,
-    sender: str,
-    device: str | None,
-    message_id: str,
-) -> None:
-    """Notes the newest message of a conversation."""
+def touch(tx: Tx, agent_id: str, conversation_id: str, *, group: bool, sender: str) -> None:
+    """Notes who wrote last in a conversation; writes only what changes."""
     tx.execute(
-        "INSERT INTO conversations"
-        " (agent_id, conversation_id, is_group, last_sender, last_device, last_message_id, last_at) VALUES (?,"
-        " ?, ?, ?, ?, ?, ?)"
-        " ON CONFLICT (agent_id, conversation_id) DO UPDATE SET is_group = excluded.is_group, last_sender ="
-        " excluded.last_sender,"
-        " last_device = excluded.last_device, last_message_id = excluded.last_message_id, last_at = excluded.last_at",
-        (agent_id, conversation_id, int(group), sender, device, message_id, tx.now),
+        "INSERT INTO conversations (agent_id, conversation_id, is_group, last_sender) VALUES (?, ?, ?, ?)"
+        " ON CONFLICT (agent_id, conversation_id)"
+        " DO UPDATE SET is_group = excluded.is_group, last_sender = excluded.last_sender"
+        " WHERE is_group <> excluded.is_group OR last_sender IS NOT excluded.last_sender",
+        (agent_id, conversation_id, int(group), sender),
     )
 
 
 def conversation(tx: Tx, agent_id: str, conversation_id: str) -> ConversationRow | None:
-    return _one(tx, "agent_id = ? AND conversation_id = ?", (agent_id, conversation_id))
-
-
-def newest(tx: Tx, agent_id: str) -> ConversationRow | None:
-    """The conversation of the newest request."""
-    row = tx.one("SELECT conversation_id FROM requests WHERE agent_id = ? ORDER BY seq DESC LIMIT 1", (agent_id,))
-    return conversation(tx, agent_id, row[0]) if row else None
+    row = tx.one(
+        "SELECT is_group, last_sender FROM conversations WHERE agent_id = ? AND conversation_id = ?",
+        (agent_id, conversation_id),
+    )
+    return ConversationRow(bool(row[0]), row[1]) if row else None
 
 
 def last_device(tx: Tx, agent_id: str, conversation_id: str, user_id: str) -> str | None:
@@ -66,15 +54,6 @@ def last_device(tx: Tx, agent_id: str, conversation_id: str, user_id: str) -> st
         (agent_id, conversation_id, user_id),
     )
     return row[0] if row else None
-
-
-def _one(tx: Tx, where: str, parameters: tuple[str, ...]) -> ConversationRow | None:
-    row = tx.one(
-        "SELECT conversation_id, is_group, last_sender, last_device, last_message_id, last_at FROM conversations WHERE "
-        + where,
-        parameters,
-    )
-    return ConversationRow(row[0], bool(row[1]), *row[2:]) if row else None
 
 
 def history_key(tx: Tx, agent_id: str, conversation_id: str) -> HistoryKey | None:
@@ -98,11 +77,11 @@ def set_history_key(tx: Tx, agent_id: str, conversation_id: str, key: HistoryKey
 
 def device(tx: Tx, agent_id: str, user_id: str, conversation_id: str, device_id: str) -> DeviceRow | None:
     row = tx.one(
-        "SELECT identity_key, legacy FROM devices WHERE agent_id = ? AND user_id = ? AND conversation_id = ? AND"
-        " device_id = ?",
+        "SELECT identity_key, legacy, last_seen FROM devices"
+        " WHERE agent_id = ? AND user_id = ? AND conversation_id = ? AND device_id = ?",
         (agent_id, user_id, conversation_id, device_id),
     )
-    return DeviceRow(bytes(row[0]) if row[0] is not None else None, bool(row[1])) if row else None
+    return DeviceRow(bytes(row[0]) if row[0] is not None else None, bool(row[1]), row[2]) if row else None
 
 
 def save_device(

@@ -37,30 +37,29 @@ class NewRequest:
 
 
 def receipt_digest(tx: Tx, agent_id: str, message_id: str) -> str | None:
-    row = tx.one("SELECT digest FROM receipts WHERE agent_id = ? AND message_id = ?", (agent_id, message_id))
+    """What an accepted message looked like; None if there was none with this id."""
+    row = tx.one(
+        "SELECT digest FROM requests WHERE agent_id = ?1 AND message_id = ?2"
+        " UNION ALL SELECT digest FROM receipts WHERE agent_id = ?1 AND message_id = ?2",
+        (agent_id, message_id),
+    )
     return row[0] if row else None
 
 
 def insert_request(tx: Tx, agent_id: str, request: NewRequest, digest: str) -> int:
-    """Stores the request and its receipt; returns its seq."""
+    """Stores the request with what recognises a redelivery of it; returns its seq."""
     cursor = tx.execute(
         "INSERT INTO requests (agent_id, message_id, conversation_id, sender, device_id, is_group, encrypted,"
-        " kind, text, detail,"
-        " files, reply_to, received_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " digest, kind, text, detail, files, reply_to, received_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             agent_id, request.message_id, request.conversation_id, request.sender, request.device_id,
-            int(request.is_group),
-            int(request.encrypted), request.kind, request.text,
+            int(request.is_group), int(request.encrypted), digest, request.kind, request.text,
             json.dumps(request.detail) if request.detail is not None else None,
             json.dumps(request.files) if request.files else None,
             request.reply_to, tx.now,
         ),
     )  # fmt: skip
     seq: int = cursor.lastrowid
-    tx.execute(
-        "INSERT INTO receipts (agent_id, message_id, digest, at) VALUES (?, ?, ?, ?)",
-        (agent_id, request.message_id, digest, tx.now),
-    )
     return seq
 
 

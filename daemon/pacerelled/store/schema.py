@@ -22,6 +22,8 @@ def unknown_migrations(db: Database) -> list[str]:
 
 # `seq` columns grow and are never used again (AUTOINCREMENT): they are cursors that outlive restarts.
 # Times are ISO 8601 UTC text, for people only.
+# A request is the receipt of its message, which spares a second index over random ids; `receipts` are of messages whose
+# request is not kept any more.
 FIRST = """
 CREATE TABLE agents (
     agent_id   TEXT PRIMARY KEY,
@@ -51,9 +53,6 @@ CREATE TABLE conversations (
     conversation_id TEXT NOT NULL,
     is_group        INTEGER NOT NULL DEFAULT 0,
     last_sender     TEXT,
-    last_device     TEXT,
-    last_message_id TEXT,
-    last_at         TEXT,
     history_key_id  TEXT,
     history_epoch   INTEGER,
     history_key     BLOB,
@@ -84,7 +83,7 @@ CREATE TABLE receipts (
     digest     TEXT NOT NULL,
     at         TEXT NOT NULL,
     PRIMARY KEY (agent_id, message_id)
-);
+) WITHOUT ROWID;
 CREATE TABLE requests (
     seq             INTEGER PRIMARY KEY AUTOINCREMENT,
     agent_id        TEXT NOT NULL,
@@ -94,6 +93,7 @@ CREATE TABLE requests (
     device_id       TEXT,
     is_group        INTEGER NOT NULL,
     encrypted       INTEGER NOT NULL,
+    digest          TEXT NOT NULL,
     kind            TEXT NOT NULL,
     text            TEXT NOT NULL,
     detail          TEXT,
