@@ -23,7 +23,7 @@ from pacerelled.errors import (
 from pacerelled.link.connection import RelayConnection, State
 from pacerelled.link.rest import RelayRest
 from pacerelled.store import checkpoints as checkpoint_rows
-from pacerelled.store import conversations, events, replies, requests
+from pacerelled.store import events, replies, requests
 from pacerelled.store.agents import AgentRow
 from pacerelled.store.database import Store, Tx
 
@@ -31,7 +31,7 @@ from . import shapes
 from .claims import Claims, unknown_request
 from .crypto import AgentCrypto
 from .inbox import Inbox, Result
-from .model import Checkpoint, Connection, Login, Reply, Request, Session
+from .model import Checkpoint, Connection, Login, Reply, Request, Session, short
 from .outbox import Outbox
 from .prekeys import Prekeys
 from .sending import Sending
@@ -130,7 +130,7 @@ class Agent:
 
     def _link_changed(self, state: State) -> None:
         self._notify("status")
-        log.info("Agent %s: %s", self.agent_id, state)
+        log.info("Agent %s: %s", short(self.agent_id), state)
         if state == "connected":
             self._outbox.link_up()
 

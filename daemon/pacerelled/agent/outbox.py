@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
-from pacerelled.errors import LinkError, StoreError
+from pacerelled.errors import LinkError, NotConnected, StoreError, StoreUnavailable, place_of
 from pacerelled.store import events, replies
 from pacerelled.store.database import Store, Tx
 
@@ -25,6 +25,8 @@ UNCERTAIN = "the relay connection ended before the relay confirmed it"
 INTERRUPTED = "the daemon ended before the relay confirmed it"
 RETRY = 0.5  # seconds, after the link ended or the store refused
 STOP_PATIENCE = 1.0  # seconds
+
+Queued = tuple[int, str, str]  # seq, message id, envelope
 
 
 class Link(Protocol):
@@ -115,6 +117,10 @@ class Outbox:
             except StoreError as error:
                 log.error("Replies wait: %s", error.message)
                 self._work.set()
+            except Exception as error:
+                # The replies in hand stay `sending`, and are uncertain after the next start; others go on.
+                log.error("Sending failed: %s", place_of(error))
+                self._work.set()
             finally:
                 self._idle.set()
             if self._work.is_set():
@@ -123,7 +129,7 @@ class Outbox:
     async def _send_some(self) -> bool:
         """Sends the oldest queued replies and waits for the proof. False when there was nothing, or the link ended."""
 
-        def begin(tx: Tx) -> list[tuple[int, str, str]]:
+        def begin(tx: Tx) -> list[Queued]:
             if self._retry_uncertain:
                 replies.requeue_uncertain(tx, self._agent_id)
             return replies.begin_sending(tx, self._agent_id, BATCH)
@@ -131,34 +137,49 @@ class Outbox:
         batch = await self._store.run(begin)
         if not batch:
             return False
-        written: list[int] = []
-        try:
-            for seq, _, envelope in batch:
-                written.append(seq)
+        left = await self._write(batch)
+        proven = left == len(batch) and await self._proof()
+        await self._settle(batch[:left], "submitted" if proven else "uncertain", unsent=batch[left:])
+        if not proven:
+            self._work.set()
+        return proven
+
+    async def _write(self, batch: list[Queued]) -> int:
+        """Writes the frames; returns how many of them may have left."""
+        for count, (_, _, envelope) in enumerate(batch):
+            try:
                 await self._link.send(envelope)
+            except NotConnected:
+                return count
+            except LinkError:
+                return count + 1
+        return len(batch)
+
+    async def _proof(self) -> bool:
+        try:
             await self._link.flushed()
         except LinkError:
-            untouched = [seq for seq, _, _ in batch if seq not in written]
-            await self._finish(batch, written, untouched)
-            self._work.set()
             return False
-        await self._finish(batch, [], [])
         return True
 
-    async def _finish(self, batch: list[tuple[int, str, str]], uncertain: list[int], unsent: list[int]) -> None:
+    async def _settle(self, batch: list[Queued], state: str, unsent: Sequence[Queued] = ()) -> None:
+        """Writes down what became of the batch, as soon as the store takes it."""
+
         def job(tx: Tx) -> None:
+            replies.set_state(tx, [seq for seq, _, _ in unsent], "queued", None)
             for seq, message_id, _ in batch:
-                if seq in unsent:
-                    replies.set_state(tx, [seq], "queued", None)
-                    continue
-                state = "uncertain" if seq in uncertain else "submitted"
                 replies.set_state(tx, [seq], state, UNCERTAIN if state == "uncertain" else None)
                 events.add(tx, self._agent_id, f"reply.{state}", seq=seq, message_id=message_id)
 
-        await self._store.run(job)
-        for seq, message_id, _ in batch:
-            if seq not in unsent:
-                for future in self._waiters.get(message_id, ()):
-                    if not future.done():
-                        future.set_result(None)
+        while True:
+            try:
+                await self._store.run(job)
+                break
+            except StoreUnavailable as error:
+                log.error("The state of replies cannot be written: %s", error.message)
+                await asyncio.sleep(RETRY)
+        for _, message_id, _ in batch:
+            for future in self._waiters.get(message_id, ()):
+                if not future.done():
+                    future.set_result(None)
         self._on_change()

@@ -25,22 +25,23 @@ class Waiting:
 
     @contextmanager
     def queue(self, conversation_id: str | None) -> Iterator[Waiter]:
-        """While inside, the caller is in the queue. Leaving it passes an unused wake-up on to the next."""
+        """While inside, the caller is in the queue. What woke it and was not used is passed on when it leaves."""
         waiter = Waiter(conversation_id)
         self._waiters.append(waiter)
         try:
             yield waiter
+        except BaseException:
+            waiter.woken.set()  # it may have been on its way to something
+            raise
         finally:
             self._waiters.remove(waiter)
             if waiter.woken.is_set():
-                self.wake(conversation_id)
+                self.wake_all()  # it is not known for which conversation: none may miss it
 
-    def wake(self, conversation_id: str | None) -> None:
-        """There is one more request, in this conversation (None: in any)."""
+    def wake(self, conversation_id: str) -> None:
+        """There is one more request, in this conversation."""
         for waiter in self._waiters:
-            if not waiter.woken.is_set() and (
-                conversation_id is None or waiter.conversation_id in (None, conversation_id)
-            ):
+            if not waiter.woken.is_set() and waiter.conversation_id in (None, conversation_id):
                 waiter.woken.set()
                 return
 
