@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -15,21 +16,17 @@ from pacerelle_protocol.errors import LocalProtocolError
 from pacerelle_protocol.local import LocalPaths, local_paths
 from pacerelled import __version__
 from pacerelled.config import Settings, load_settings
-from pacerelled.errors import AlreadyRunning, ConfigError, PacerelledError, StoreError
+from pacerelled.errors import AlreadyRunning, ConfigError, PacerelledError, SocketPathError, StoreError
 from pacerelled.files import private_directory
 from pacerelled.lock import OwnerLock
 
-EXIT_FAILURE, EXIT_USAGE, EXIT_RUNNING, EXIT_STORE, EXIT_CONFIG = (
-    1,
-    2,
-    75,
-    74,
-    78,
-)  # sysexits.h: TEMPFAIL, IOERR, CONFIG
+EXIT_FAILURE, EXIT_STORE, EXIT_RUNNING, EXIT_CONFIG = 1, 74, 75, 78  # sysexits.h: IOERR, TEMPFAIL, CONFIG
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Exit codes: 0 stopped as asked, 2 usage, 74 store, 75 another daemon runs, 78 settings, 1 anything else."""
+    """Exit codes: 0 stopped as asked, 2 usage, 74 store, 75 another daemon runs, 78 settings or sockets, 1 the rest."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(0))  # until the event loop takes over
     arguments = _parser().parse_args(argv)
     try:
         paths = _paths(arguments.store_root, arguments.socket)
@@ -64,8 +61,6 @@ def _serve(paths: LocalPaths, settings: Settings) -> int:
         asyncio.run(run(paths, settings, env))
     except PacerelledError as error:
         return _complain(error)
-    except KeyboardInterrupt:
-        return 0
     return 0
 
 
@@ -82,7 +77,7 @@ def _complain(error: PacerelledError) -> int:
         print(f"  {error.hint}", file=sys.stderr)
     if isinstance(error, AlreadyRunning):
         return EXIT_RUNNING
-    if isinstance(error, ConfigError):
+    if isinstance(error, (ConfigError, SocketPathError)):
         return EXIT_CONFIG
     return EXIT_STORE if isinstance(error, StoreError) else EXIT_FAILURE
 

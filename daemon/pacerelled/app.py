@@ -6,12 +6,18 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Awaitable, Mapping
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack
+from typing import Any
 
 from pacerelle_protocol.local import LocalPaths
 from pacerelled import __version__
 from pacerelled.agent.hub import Hub
 from pacerelled.config import Settings
+from pacerelled.errors import place_of
 from pacerelled.notify import notify
 from pacerelled.servers.control import ControlServer
 from pacerelled.servers.mcp_sock import McpSocketServer
@@ -21,26 +27,50 @@ from pacerelled.store.database import Store
 
 log = logging.getLogger(__name__)
 
-STOP_LIMIT = 4.0  # seconds; then the process ends anyway, as after a crash, which the store survives
+STAGE_LIMIT = 1.7  # seconds for the servers to stop, and for the agents
+STOP_LIMIT = 4.5  # seconds; then the process ends anyway, as after a crash, which the store survives
 
 
 async def run(paths: LocalPaths, settings: Settings, env: Mapping[str, str]) -> None:
-    """Serves until SIGTERM, SIGINT or `POST /v1/stop`. The caller holds the owner's lock. Raises PacerelledError.
+    """Serves until SIGTERM, SIGINT or `POST /v1/stop`, which may also come while it starts. Raises PacerelledError.
+
+    The caller holds the owner's lock.
+    """
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_log_failure)
+    serving: asyncio.Task[None]
+    stopping = False
+
+    def stop() -> None:
+        nonlocal stopping
+        if not stopping:
+            stopping = True
+            threading.Thread(target=_end_anyway, name="stop limit", daemon=True).start()
+            notify("STOPPING=1", env)
+            log.info("Stopping")
+            serving.cancel()
+
+    serving = loop.create_task(_serve(paths, settings, env, stop), name="serve")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    await asyncio.wait([serving])
+    if not serving.cancelled():
+        serving.result()
+
+
+async def _serve(paths: LocalPaths, settings: Settings, env: Mapping[str, str], stop: Callable[[], None]) -> None:
+    """Until it is cancelled.
 
     Sockets are bound first, so that a host that connects while the store opens waits instead of failing; READY=1 is
     said when requests are answered.
     """
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-
-    given = inherited_sockets(env)
-    sockets = {
-        "mcp": given.get("mcp") or bind_unix(paths.mcp_sock),
-        "control": given.get("control") or bind_unix(paths.control_sock),
-    }
-    try:
+    with ExitStack() as cleanup:
+        given = inherited_sockets(env)
+        sockets: dict[str, socket.socket] = {}
+        for name, path in (("mcp", paths.mcp_sock), ("control", paths.control_sock)):
+            sockets[name] = given.get(name) or bind_unix(path)
+            cleanup.callback(sockets[name].close)
+            cleanup.callback(unlink_own, path, sockets[name])
         keyring = Keyring(settings.keyring, env)
         key = await obtain_store_key(paths.state, paths.key_file, paths.store, keyring=keyring, env=env)
         store = await Store.open(paths.store, key.raw, new=key.new)
@@ -49,30 +79,37 @@ async def run(paths: LocalPaths, settings: Settings, env: Mapping[str, str]) -> 
             hub = Hub(store, settings, keyring=keyring, env=env, state=paths.state)
             places = {name: str(getattr(paths, name)) for name in paths.__slots__}
             mcp_server = McpSocketServer(hub, sockets["mcp"], version=__version__)
-            control = ControlServer(hub, sockets["control"], paths=places, stop=stopping.set)
+            control = ControlServer(hub, sockets["control"], paths=places, stop=stop)
             try:
                 await hub.start()
                 mcp_server.start()
                 await control.start()
                 notify("READY=1\nSTATUS=Serving", env)
                 log.info("pacerelled %s serves (pid %d, %d agents)", __version__, os.getpid(), len(hub.agents()))
-                await stopping.wait()
-                notify("STOPPING=1", env)
-                log.info("Stopping")
+                await asyncio.Event().wait()
             finally:
                 await _in_time(asyncio.gather(mcp_server.stop(), control.stop()), "servers")
                 await _in_time(hub.stop(), "agents")
         finally:
-            await _in_time(store.close(), "store")
-    finally:
-        for name, path in (("mcp", paths.mcp_sock), ("control", paths.control_sock)):
-            unlink_own(path, sockets[name])
-            sockets[name].close()
+            await store.close()
 
 
 async def _in_time(work: Awaitable[object], what: str) -> None:
     try:
-        async with asyncio.timeout(STOP_LIMIT):
+        async with asyncio.timeout(STAGE_LIMIT):
             await work
     except TimeoutError:
-        log.error("Stopping the %s took longer than %.0f s; going on without", what, STOP_LIMIT)
+        log.error("Stopping the %s took longer than %.1f s; going on without", what, STAGE_LIMIT)
+
+
+def _end_anyway() -> None:
+    """A thread that is stuck (in a disk, a name server, the keyring) must not keep the process alive."""
+    time.sleep(STOP_LIMIT)
+    log.error("Stopping took longer than %.1f s; ending anyway", STOP_LIMIT)
+    os._exit(0)
+
+
+def _log_failure(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """An exception nobody waited for: where it was, not its text, which may quote what people wrote."""
+    error = context.get("exception")
+    log.error("%s: %s", context["message"], place_of(error) if error else "no exception")

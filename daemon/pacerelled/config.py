@@ -115,7 +115,8 @@ def checked_url(value: str, where: str, schemes: tuple[str, ...]) -> str:
         parts.scheme not in schemes
         or not parts.hostname
         or not port_ok
-        or parts.username
+        or parts.username is not None
+        or any(c <= " " or c == "\x7f" for c in value)
         or parts.query
         or parts.fragment
     ):
@@ -142,6 +143,6 @@ def _number(key: str, value: Any, where: str) -> float:
     if not low <= number <= high:
         raise ConfigError(
             f"{where} must be a number of seconds from {low:g} to {high:g}",
-            hint=f"Write {key} = {low:g} or more.",
+            hint=f"The default is {key} = {getattr(Settings(), key):g}.",
         )
     return number

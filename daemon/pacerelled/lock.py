@@ -33,9 +33,15 @@ class OwnerLock:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
-            except OSError:
+            except BlockingIOError:
                 text = os.pread(fd, 32, 0).strip()
                 pid = int(text) if text.isdigit() else None
+            except OSError as error:
+                os.close(fd)
+                raise ConfigError(
+                    f"The file {self.path} cannot be locked: {error.strerror}",
+                    hint="Set PACERELLE_STORE_ROOT to a folder on a local disk.",
+                ) from error
             if time.monotonic() > deadline or (pid is not None and _alive(pid)):
                 os.close(fd)
                 raise AlreadyRunning(

@@ -15,6 +15,7 @@ def notify(state: str, env: Mapping[str, str]) -> bool:
         address = "\0" + address[1:]
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | getattr(socket, "SOCK_CLOEXEC", 0)) as sock:
+            sock.settimeout(1.0)
             sock.connect(address)
             sock.sendall(state.encode())
     except OSError:

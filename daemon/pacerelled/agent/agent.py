@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pacerelle_protocol.errors import RemoteProtocolError
 from pacerelle_protocol.files import open_file
 from pacerelle_protocol.payload import unpack_b64
+from pacerelle_protocol.signal import safety_code
 from pacerelled.config import Settings
 from pacerelled.errors import (
     LinkError,
@@ -185,6 +186,7 @@ class Agent:
                 for r in map(shapes.reply, uncertain)
             ],
             "one_time_prekeys": self._prekeys.unused,
+            "safety_code": safety_code(self._crypto.signal.identity_key) if self.row.e2ee else None,
             "problems": self._problems(),
         }
 

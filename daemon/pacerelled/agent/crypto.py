@@ -61,6 +61,7 @@ class AgentCrypto:
         self.agent_id = agent_id
         self.e2ee = e2ee
         self._signal: SignalStore | None = None
+        self._closed = False
 
     def load(self, tx: Tx) -> None:
         """Restores the state from the store, or makes a new identity. Raises StoreCorrupt."""
@@ -79,11 +80,14 @@ class AgentCrypto:
             self.save(tx)
 
     def close(self) -> None:
+        self._closed = True
         if self._signal is not None:
             self._signal.close()
 
     @property
     def signal(self) -> SignalStore:
+        if self._closed:
+            raise NotPossible("This agent is being stopped", hint="Try again when the daemon is ready.")
         if self._signal is None:
             raise NotPossible("This agent runs without end-to-end encryption", hint="Start it without --no-e2ee.")
         return self._signal
@@ -180,8 +184,9 @@ class AgentCrypto:
             )
         return plaintext
 
-    def learn_group_keys(self, tx: Tx, envelopes: list[GroupKeyEnvelope]) -> list[str]:
-        """Opens what is new among sealed group keys; returns the reasons of those that are no good."""
+    def learn_group_keys(self, tx: Tx, envelopes: list[GroupKeyEnvelope]) -> tuple[int, list[str]]:
+        """Opens what is new among sealed group keys: how many were, and why others are no good."""
+        learned = 0
         problems: list[str] = []
         for envelope in envelopes:
             if conversations.group_key(tx, self.agent_id, envelope.conversation_id, envelope.key_id, envelope.epoch):
@@ -201,7 +206,8 @@ class AgentCrypto:
                 problems.append(error.reason)
                 continue
             conversations.save_group_key(tx, self.agent_id, key)
-        return problems
+            learned += 1
+        return learned, problems
 
     # -- outbound ----------------------------------------------------------------------------------------------
 

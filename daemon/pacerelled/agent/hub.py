@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,7 +13,16 @@ from typing import Any
 
 from pacerelled import __version__
 from pacerelled.config import Settings, checked_url
-from pacerelled.errors import AgentExists, ConfigError, InvalidArgument, NoAgent, NotPossible, UnknownAgent
+from pacerelled.errors import (
+    AgentExists,
+    ConfigError,
+    InvalidArgument,
+    NoAgent,
+    NotPossible,
+    StoreError,
+    UnknownAgent,
+    place_of,
+)
 from pacerelled.store import agents as agent_rows
 from pacerelled.store import events, requests
 from pacerelled.store.agents import AgentRow
@@ -26,6 +36,7 @@ from .sessions import Sessions
 log = logging.getLogger(__name__)
 
 MAX_AGENTS = 64
+AGENT_ID = re.compile(r"[!-.0-9;-~]{1,200}")  # printable ASCII but `/` and `:`, which paths and Signal names join with
 
 
 class Hub:
@@ -51,6 +62,12 @@ class Hub:
 
     async def start(self) -> None:
         """Starts every agent the store knows. Raises StoreError."""
+        loop = asyncio.get_running_loop()
+
+        def on_event() -> None:
+            loop.call_soon_threadsafe(self._announce)
+
+        self._store.on_event = on_event
         await self._sessions.start()
         for row in await self._store.run(agent_rows.list_agents):
             await self._start_agent(row, None)
@@ -58,7 +75,9 @@ class Hub:
             await self.add_agent(agent_id)
 
     async def stop(self) -> None:
-        await asyncio.gather(*(agent.stop() for agent in self._agents.values()))
+        for ended in await asyncio.gather(*(a.stop() for a in self._agents.values()), return_exceptions=True):
+            if isinstance(ended, Exception):
+                log.error("An agent did not stop as it should: %s", place_of(ended))
         await self._sessions.stop()
 
     # -- sessions ----------------------------------------------------------------------------------------------
@@ -114,9 +133,9 @@ class Hub:
         e2ee: bool = True,
     ) -> Agent:
         """Known with the same settings: takes the token. What is not given does not count as different."""
-        if not agent_id or len(agent_id) > 200 or any(c.isspace() or c in "/:\0" for c in agent_id):
+        if not AGENT_ID.fullmatch(agent_id):
             raise InvalidArgument(
-                f"{agent_id[:40]!r} is no agent id", argument="agent_id", hint="Copy it from Pacerelle as it is."
+                f"{agent_id[:40]!a} is no agent id", argument="agent_id", hint="Copy it from Pacerelle as it is."
             )
         try:
             base_url = checked_url(base_url, "`base_url`", ("http", "https")) if base_url else None
@@ -160,9 +179,18 @@ class Hub:
     async def remove_agent(self, agent_id: str, *, purge: bool = False) -> None:
         async with self._changing:
             agent = self.agent(agent_id)
-            await agent.stop()
             del self._agents[agent.agent_id]
-            await self._store.run(lambda tx: agent_rows.remove_agent(tx, agent.agent_id, purge=purge))
+            await agent.stop()
+
+            def job(tx: Tx) -> None:
+                agent_rows.remove_agent(tx, agent.agent_id, purge=purge)
+                events.add(tx, agent.agent_id, "agent.removed")
+
+            try:
+                await self._store.run(job)
+            except StoreError:
+                await self._start_agent(agent.row, agent.token)  # it is still there, and comes back with the next start
+                raise
             await self._keyring.delete(f"token:{agent.agent_id}")
         self._notify(agent.agent_id, "status")
 
@@ -182,7 +210,11 @@ class Hub:
             notify=lambda topic: self._notify(agent_id, topic),
         )
         agent.token = token or await token_from_outside(agent_id, keyring=self._keyring, env=self._env)
-        await agent.start()
+        try:
+            await agent.start()
+        except BaseException:
+            await agent.stop()
+            raise
         self._agents[agent_id] = agent
         return agent
 
@@ -243,8 +275,11 @@ class Hub:
             if (agent := self._agents.get(agent_id)) is not None:
                 agent.look_again()
 
-    def _notify(self, agent_id: str, topic: str) -> None:
+    def _announce(self) -> None:
+        """There are new events."""
         self._news.set()
         self._news = asyncio.Event()
+
+    def _notify(self, agent_id: str, topic: str) -> None:
         for callback in list(self._subscribers):
             callback(agent_id, topic)

@@ -19,9 +19,10 @@ from pacerelle_protocol.envelope import IdentityChanged, IncomingMessage, Unknow
 from pacerelle_protocol.errors import FrameError, GroupKeyMissing
 from pacerelle_protocol.groups import parse_group_key_envelopes
 from pacerelle_protocol.payload import FileRef, Opened, Text, WidgetResponse, WidgetUpdate, pack_b64
-from pacerelled.errors import LinkError, StoreUnavailable
+from pacerelled.errors import LinkError, StoreError, place_of
 from pacerelled.store import conversations, events, requests
 from pacerelled.store.database import Store, Tx
+from pacerelled.store.driver import DatabaseError, IntegrityError
 
 from .crypto import AgentCrypto, Rejected
 from .model import short
@@ -31,7 +32,11 @@ log = logging.getLogger(__name__)
 BATCH_FRAMES = 64
 BATCH_BYTES = 4 * 1024 * 1024
 QUEUE_FRAMES = 256  # more than that wait in the socket
-RETRY_FIRST, RETRY_MAX = 0.5, 30.0  # seconds between attempts while the store cannot be written
+QUEUE_BYTES = 16 * 1024 * 1024  # as well
+PARKED_FRAMES = 1000  # of a group whose keys cannot be fetched; the relay keeps the others
+RETRY_FIRST, RETRY_MAX = 0.5, 30.0  # seconds between attempts while the store or the relay does not answer
+KEY_MISSING = "group_key_missing"
+KEY_TRIES = 4  # a sender's new group key may reach the relay a moment after the message
 
 Outcome = Literal["accepted", "duplicate", "quarantined", "notice", "parked"]
 
@@ -75,8 +80,11 @@ class Inbox:
         self._send = send
         self._fetch_group_keys = fetch_group_keys
         self._on_accepted = on_accepted
-        self._queue: asyncio.Queue[bytes] = asyncio.Queue(QUEUE_FRAMES)
-        self._parked: dict[str, deque[bytes]] = {}  # group conversation -> frames that wait for its keys, in order
+        self._queue: deque[bytes] = deque()
+        self._queued_bytes = 0
+        self._news, self._room = asyncio.Event(), asyncio.Event()
+        # Group conversation -> frames that wait for its keys, in order; by digest, since the relay may send them again.
+        self._parked: dict[str, dict[str, bytes]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.problems = Problems()
 
@@ -90,30 +98,46 @@ class Inbox:
 
     async def accept(self, raw: bytes) -> None:
         """Queues one frame as it came; waits while the queue is full."""
-        await self._queue.put(raw)
+        while self._queue and (len(self._queue) >= QUEUE_FRAMES or self._queued_bytes + len(raw) > QUEUE_BYTES):
+            self._room.clear()
+            await self._room.wait()
+        self._queue.append(raw)
+        self._queued_bytes += len(raw)
+        self._news.set()
 
     async def _pump(self) -> None:
         while True:
-            batch = [await self._queue.get()]
-            size = len(batch[0])
-            while len(batch) < BATCH_FRAMES and size < BATCH_BYTES and not self._queue.empty():
-                batch.append(self._queue.get_nowait())
+            await self._news.wait()
+            batch: list[bytes] = []
+            size = 0
+            while self._queue and len(batch) < BATCH_FRAMES and size < BATCH_BYTES:
+                batch.append(self._queue.popleft())
                 size += len(batch[-1])
+            if not self._queue:
+                self._news.clear()
+            self._queued_bytes -= size
+            self._room.set()
             try:
                 await self._process(batch)
-            except asyncio.CancelledError:
-                raise
-            except Exception:
-                # Not acknowledged: the relay sends these again.
-                log.exception("A batch of %d frames failed", len(batch))
+            except Exception as error:
+                log.error("A batch of frames failed: %s", place_of(error))
+                for raw in batch:  # one bad frame never costs a good one
+                    await self._process_alone(raw)
 
     async def _process(self, batch: list[bytes]) -> None:
         waiting = set(self._parked)
         results = await self._durably(lambda tx: self._take_in(tx, batch, set(waiting)))
         for result in results:
             if result.outcome == "parked" and result.message is not None:
-                self._park(result.message.conversation_id, result.raw)
+                self._park(result.message, result.raw)
         await self._finish(results)
+
+    async def _process_alone(self, raw: bytes) -> None:
+        try:
+            await self._process([raw])
+        except Exception as error:
+            # Neither acknowledged nor kept: the relay has it, and sends it again after the next connection.
+            log.error("A frame of %d bytes failed: %s", len(raw), place_of(error))
 
     async def _finish(self, results: list[Result]) -> None:
         """After the commit: wakes who waits, then tells the relay what need not be sent again."""
@@ -128,12 +152,12 @@ class Inbox:
                     return  # they come again after reconnecting and are recognised
 
     async def _durably[T](self, fn: Callable[[Tx], T]) -> T:
-        """Runs a transaction, and again while the store cannot be written: meanwhile nothing is acknowledged."""
+        """Runs a transaction, and again while the store fails: meanwhile nothing is acknowledged."""
         delay = RETRY_FIRST
         while True:
             try:
                 result = await self._store.run(fn)
-            except StoreUnavailable as error:
+            except StoreError as error:
                 if self.problems.store is None:
                     log.error("Messages wait: %s", error.message)
                 self.problems.store = error.message
@@ -195,12 +219,10 @@ class Inbox:
             return Result("parked", message, raw=raw)
         except Rejected as error:
             return self._quarantine(tx, raw, message, error)
-        except StoreUnavailable:
-            raise
         except Exception as error:
-            if _is_database_error(error):
+            if isinstance(error, DatabaseError) and not isinstance(error, IntegrityError):
                 raise
-            log.exception("A message could not be stored")
+            log.error("A message could not be stored: %s", place_of(error))
             detail = f"the daemon failed on it ({type(error).__name__})"
             return self._quarantine(
                 tx, raw, message, Rejected("internal_error", detail, plaintext[0] if plaintext else None)
@@ -272,50 +294,69 @@ class Inbox:
 
     # -- group keys --------------------------------------------------------------------------------------------
 
-    def _park(self, conversation_id: str, raw: bytes) -> None:
+    def _park(self, message: IncomingMessage, raw: bytes) -> None:
         """Keeps a group message until its keys are fetched; what comes after it in that group queues behind it."""
-        queue = self._parked.get(conversation_id)
-        if queue is not None:
-            queue.append(raw)
-            return
-        self._parked[conversation_id] = deque([raw])
-        self._spawn(self._fetch_and_retry(conversation_id))
+        parked = self._parked.get(message.conversation_id)
+        if parked is None:
+            self._parked[message.conversation_id] = {message.digest: raw}
+            self._spawn(self._fetch_and_retry(message.conversation_id))
+        elif len(parked) < PARKED_FRAMES:
+            parked[message.digest] = raw
 
     async def _fetch_and_retry(self, conversation_id: str) -> None:
-        delay = RETRY_FIRST
-        while True:
-            try:
-                await self.refresh_group_keys(conversation_id)
-                break
-            except LinkError as error:
-                self.problems.group_keys[conversation_id] = error.message
-                await asyncio.sleep(delay)
-                delay = min(delay * 2, RETRY_MAX)
-        self.problems.group_keys.pop(conversation_id, None)
+        """Fetches the group's keys, then takes what was parked; the rest of the work on this group waits for it."""
         parked = self._parked[conversation_id]
-        while parked:  # more may queue up behind them meanwhile
-            frames = list(parked)
-            results = await self._durably(lambda tx, frames=frames: self._take_parked(tx, frames))  # type: ignore[misc]
-            for _ in frames:
-                parked.popleft()
-            await self._finish(results)
-        del self._parked[conversation_id]
+        delay, tries = RETRY_FIRST, KEY_TRIES
+        try:
+            while parked:
+                try:
+                    await self.refresh_group_keys(conversation_id)
+                except LinkError as error:
+                    self.problems.group_keys[conversation_id] = error.message
+                else:
+                    self.problems.group_keys.pop(conversation_id, None)
+                    tries -= 1
+                    while await self._take_parked(parked, last_try=tries <= 0):
+                        pass  # more queued up behind them meanwhile
+                if parked:
+                    await asyncio.sleep(delay)
+                    delay = min(delay * 2, RETRY_MAX)
+        finally:
+            self.problems.group_keys.pop(conversation_id, None)
+            del self._parked[conversation_id]  # what is left comes again from the relay
 
-    def _take_parked(self, tx: Tx, frames: list[bytes]) -> list[Result]:
-        """With the keys there are: a message whose key is still missing goes to quarantine."""
-        self._crypto.guard(tx)
-        results = []
-        for raw in frames:
-            result = self._take_one(tx, raw, set())
-            if result.outcome == "parked" and result.message is not None:
-                missing = Rejected("group_key_missing", "The relay has no key for this group message")
-                result = self._quarantine(tx, raw, result.message, missing)
-            results.append(result)
-        self._crypto.save(tx)
-        return results
+    async def _take_parked(self, parked: dict[str, bytes], *, last_try: bool) -> bool:
+        """Takes parked messages in order, up to one whose key is still missing; on the last try that is quarantined.
+
+        Returns whether there are more to be taken now.
+        """
+        batch = list(parked.items())[:BATCH_FRAMES]
+
+        def job(tx: Tx) -> list[Result]:
+            self._crypto.guard(tx)
+            results = []
+            for _, raw in batch:
+                result = self._take_one(tx, raw, set())
+                if result.outcome == "parked" and result.message is not None:
+                    if not last_try:
+                        break
+                    missing = Rejected(KEY_MISSING, "The relay has no key for this group message")
+                    result = self._quarantine(tx, raw, result.message, missing)
+                results.append(result)
+            self._crypto.save(tx)
+            return results
+
+        results = await self._durably(job)
+        for digest, _ in batch[: len(results)]:
+            del parked[digest]
+        await self._finish(results)
+        return bool(parked) and len(results) == len(batch)
 
     async def refresh_group_keys(self, conversation_id: str) -> None:
-        """Fetches and opens the sealed keys of a group. Raises LinkError."""
+        """Fetches and opens the sealed keys of a group. Raises LinkError.
+
+        What was quarantined for want of a key that is there now becomes a request.
+        """
         body = await self._fetch_group_keys(conversation_id)
         try:
             listed: Any = json.loads(body)
@@ -323,13 +364,23 @@ class Inbox:
             listed = None
         envelopes, problems = parse_group_key_envelopes(listed, conversation_id)
 
-        def job(tx: Tx) -> list[str]:
+        def job(tx: Tx) -> tuple[list[str], list[Result]]:
             self._crypto.guard(tx)
-            reasons = self._crypto.learn_group_keys(tx, envelopes)
+            learned, reasons = self._crypto.learn_group_keys(tx, envelopes)
+            results = []
+            for number, frame in (
+                requests.quarantined(tx, self._agent_id, conversation_id, KEY_MISSING) if learned else ()
+            ):
+                result = self._take_one(tx, frame.encode(), set())
+                if result.outcome in ("accepted", "duplicate"):
+                    requests.leave_quarantine(tx, number)
+                results.append(result)
             self._crypto.save(tx)
-            return reasons
+            return reasons, results
 
-        reasons = [p.reason for p in problems] + await self._durably(job)
+        reasons, results = await self._durably(job)
+        await self._finish(results)
+        reasons += [p.reason for p in problems]
         if reasons:
             log.warning("%d group keys were not usable: %s", len(reasons), ", ".join(sorted(set(reasons))))
 
@@ -341,7 +392,7 @@ class Inbox:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("Receiving for agent %s failed", short(self._agent_id), exc_info=error)
+            log.error("Receiving for agent %s failed: %s", short(self._agent_id), place_of(error))
 
 
 def _request(message: IncomingMessage, opened: Opened) -> requests.NewRequest:
@@ -381,9 +432,3 @@ def _file(file: FileRef) -> dict[str, Any]:
         "key": pack_b64(file.key) if file.key else None,
         "iv": pack_b64(file.iv) if file.iv else None,
     }
-
-
-def _is_database_error(error: Exception) -> bool:
-    from pacerelled.store.driver import DatabaseError, IntegrityError
-
-    return isinstance(error, DatabaseError) and not isinstance(error, IntegrityError)

@@ -15,14 +15,15 @@ from typing import Any
 
 import psutil
 
-from pacerelled.errors import StoreError
-from pacerelled.store import requests
+from pacerelled.errors import StoreError, StoreUnavailable
+from pacerelled.store import events, requests
 from pacerelled.store.database import Store, Tx
 
 from .model import Session
 
 log = logging.getLogger(__name__)
 
+RELEASE_RETRY = 2.0  # seconds, while the store cannot be written
 LEASE_CHECK = 5.0  # seconds between looks at silent sessions
 LOOKS = (0.05, 0.2, 0.5, 1.0)  # seconds: whether the process of a lost connection is gone
 
@@ -115,20 +116,28 @@ class Sessions:
         looks = iter(LOOKS)
         while (left := deadline - time.monotonic()) > 0 and not self._gone(session):  # noqa: ASYNC110 - no event tells of another process's end
             await asyncio.sleep(min(left, next(looks, 2.0)))
-        try:
-            await self._release(session)
-        except StoreError as error:
-            log.error("Claims of %s could not be released: %s", session.label, error.message)
-        finally:
-            if self._lapses.get(session.id) is asyncio.current_task():
-                del self._lapses[session.id]
+        del self._lapses[session.id]  # from here on it happens, also if the session comes back in this moment
+        while True:
+            try:
+                await self._release(session)
+                break
+            except StoreUnavailable as error:
+                log.error("Claims of %s could not be released: %s", session.label, error.message)
+                await asyncio.sleep(RELEASE_RETRY)
+        if self._sessions.get(session.id) is session:
+            del self._sessions[session.id], self._started[session.id]
 
     async def _release(self, session: Session) -> None:
-        agents = await self._store.run(lambda tx: requests.release_session(tx, session.id))
+        """Ends a session's claims. Raises StoreError."""
+
+        def job(tx: Tx) -> set[str]:
+            released = requests.release_session(tx, session.id)
+            for agent_id, seq in released:
+                events.add(tx, agent_id, "request.released", seq=seq)
+            return {agent_id for agent_id, _ in released}
+
+        agents = await self._store.run(job)
         self._saved.discard(session.id)
-        if not session.connected and self._sessions.get(session.id) is session:
-            del self._sessions[session.id]
-            self._started.pop(session.id, None)
         if agents:
             log.info("Requests of %s can be handed out again", session.label)
             self._on_released(agents)

@@ -11,7 +11,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pacerelled.errors import StoreCorrupt, StoreError, StoreKeyError, StoreTooNew, StoreUnavailable
+from pacerelled.errors import (
+    InvalidArgument,
+    StoreCorrupt,
+    StoreError,
+    StoreKeyError,
+    StoreTooNew,
+    StoreUnavailable,
+    place_of,
+)
 from pacerelled.files import make_private
 
 from .driver import Connection, Database, DatabaseError, connect
@@ -79,9 +87,9 @@ class Tx:
 class Store:
     """All access goes through `run`: one function, one transaction, one thread, in order of the calls.
 
-    Raises StoreKeyError, StoreCorrupt, StoreTooNew when opening; StoreUnavailable from `run` when the disk is full or
-    fails: then nothing of that transaction was written. `on_event` is called on the store's thread after each commit
-    that added events.
+    Raises StoreKeyError, StoreCorrupt, StoreTooNew when opening. `run` raises StoreUnavailable when the disk is full or
+    fails (then nothing of that transaction was written), and InvalidArgument for text that is no UTF-8. `on_event` is
+    called on the store's thread after each commit that added events.
     """
 
     def __init__(self, conn: Connection, path: Path, executor: ThreadPoolExecutor) -> None:
@@ -142,15 +150,21 @@ class Store:
             if self._conn.in_transaction:
                 try:
                     self._conn.execute("ROLLBACK")
-                except DatabaseError:
-                    log.exception("Rolling back failed")
+                except DatabaseError as failure:
+                    log.error("Rolling back failed: %s", place_of(failure))
             for hook in tx._after_rollback:
                 try:
                     hook()
-                except Exception:
-                    log.exception("Taking back what was in memory failed")
+                except Exception as failure:
+                    log.error("Taking back what was in memory failed: %s", place_of(failure))
             if isinstance(error, DatabaseError):
                 raise _mapped(error) from error
+            if isinstance(error, UnicodeEncodeError):
+                raise InvalidArgument(
+                    "There is half of a surrogate pair in what was given, which nobody can read",
+                    argument="",
+                    hint="Send the character whole, or leave it out.",
+                ) from None
             raise
         for hook in tx._after_commit:
             hook()

@@ -107,6 +107,19 @@ def add_quarantine(
     return True
 
 
+def quarantined(tx: Tx, agent_id: str, conversation_id: str, reason: str) -> list[tuple[int, str]]:
+    """The ids and frames of a conversation's messages that are quarantined for `reason`, oldest first."""
+    rows = tx.all(
+        "SELECT id, frame FROM quarantine WHERE agent_id = ? AND conversation_id = ? AND reason = ? ORDER BY id",
+        (agent_id, conversation_id, reason),
+    )
+    return [(row[0], row[1]) for row in rows]
+
+
+def leave_quarantine(tx: Tx, number: int) -> None:
+    tx.execute("DELETE FROM quarantine WHERE id = ?", (number,))
+
+
 def list_quarantine(tx: Tx, agent_id: str) -> list[dict[str, Any]]:
     """Oldest first; without the contents."""
     rows = tx.all(
@@ -174,12 +187,12 @@ def hand_back(tx: Tx, seqs: list[int]) -> None:
             tx.execute("UPDATE requests SET handed_out = handed_out - 1 WHERE seq = ?", (seq,))
 
 
-def release_session(tx: Tx, session_id: str) -> set[str]:
-    """Ends a session's claims; returns the agents that have requests to hand out again."""
-    agents = {row[0] for row in tx.all("SELECT DISTINCT agent_id FROM claims WHERE session_id = ?", (session_id,))}
+def release_session(tx: Tx, session_id: str) -> list[tuple[str, int]]:
+    """Ends a session's claims; returns (agent id, seq) of the requests that can be handed out again."""
+    rows = tx.all("SELECT agent_id, request_seq FROM claims WHERE session_id = ? ORDER BY request_seq", (session_id,))
     tx.execute("DELETE FROM claims WHERE session_id = ?", (session_id,))
     tx.execute("DELETE FROM sessions WHERE session_id = ?", (session_id,))
-    return agents
+    return [(row[0], row[1]) for row in rows]
 
 
 def save_session(tx: Tx, session_id: str, label: str, pid: int | None, started: float | None) -> None:
