@@ -83,12 +83,15 @@ def add(
 @json_option
 @pass_cli
 def list_(cli: Cli) -> None:
-    """Agents with their connections and counts."""
+    """Agents with their connections, counts and safety codes, to compare with what the phone shows."""
     body = cli.daemon.get("/v1/agents")
     if cli.json:
         show.as_json(body)
     elif body["agents"]:
         agents_table(body["agents"])
+        for row in body["agents"]:
+            if row["safety_code"]:
+                show.wrapped(f"Safety code of {escape(row['agent_id'])}: {row['safety_code']}")
     else:
         click.echo("No agent yet. Add one with: pacerelle agent add AGENT_ID")
 

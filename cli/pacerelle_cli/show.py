@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -27,6 +29,12 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         _on_terminal(headers, cells)
     else:
         _plain([list(headers), *cells])
+
+
+def wrapped(text: str) -> None:
+    """A line; on a terminal as many as it takes, the later ones indented."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else len(text)
+    click.echo(textwrap.fill(text, max(width, 20), subsequent_indent="  "))
 
 
 def _plain(lines: Sequence[Sequence[str]]) -> None:

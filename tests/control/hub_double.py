@@ -71,6 +71,7 @@ class AgentDouble:
             "claimed": sum(r.claim is not None for r in waiting),
             "quarantined": len(self.refused),
             "one_time_prekeys": 48,
+            "safety_code": "0A1B 2C3D",
             **count,
         }
 
