@@ -264,13 +264,13 @@ async def test_somebody_else_s_request_cannot_be_marked_while_its_holder_is_ther
 async def test_a_session_whose_process_is_gone_loses_its_claims_at_once(
     core: Core, agent: Agent, human: Human, relay: ScriptedRelay
 ) -> None:
-    shim = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    shim = await asyncio.create_subprocess_exec(sys.executable, "-c", "input()", stdin=subprocess.PIPE)
     session = core.session("dies", pid=shim.pid)
     await arrive(agent, relay, human, "a")
     assert await take(agent, session) == ["a"]
     other = waiting(agent, core.session("other"))
     await in_queue(agent, 1)
-    shim.communicate(b"\n")
+    await shim.communicate(b"\n")
     core.hub.close_session(session)
     async with asyncio.timeout(20):  # the grace time is 30 s
         found = await other
@@ -331,8 +331,8 @@ async def test_a_silent_session_loses_its_claims_and_one_that_waits_does_not(
 async def test_claims_survive_a_restart_for_the_session_that_comes_back(core: Core, relay: ScriptedRelay) -> None:
     agent = await core.agent(relay.url)
     human = await Human.meet(relay)
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
+    dead = await asyncio.create_subprocess_exec(sys.executable, "-c", "")
+    await dead.wait()
     alive, gone = core.session("alive", pid=os.getpid()), core.session("gone", pid=dead.pid)
     await arrive(agent, relay, human, "a")
     await take(agent, alive)
@@ -343,8 +343,8 @@ async def test_claims_survive_a_restart_for_the_session_that_comes_back(core: Co
     other = core.session("other")
     found = await agent.wait_for_messages(other, timeout=20)
     assert ids(found) == ["b"]
+    back = core.session("alive", session_id=alive.id, pid=os.getpid())
     with pytest.raises(NotPossible):
-        back = core.session("alive", session_id=alive.id, pid=os.getpid())
         await agent.mark_processed(other, "a")
     assert await take(agent, back) == ["a"]
 

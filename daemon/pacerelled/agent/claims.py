@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -49,6 +50,7 @@ class Claims:
         include_claimed: bool = False,
         call_id: str | None = None,
     ) -> WaitResult:
+        call_id = call_id or uuid.uuid4().hex  # a request is new in the call that claimed it
         deadline = asyncio.get_running_loop().time() + timeout
         session.waiting += 1
         try:
