@@ -31,7 +31,8 @@ MAX_FRAME = 32 * 1024 * 1024  # bytes; the official client ends its connection a
 OPEN_TIMEOUT = 20.0  # seconds
 CLOSE_TIMEOUT = 0.5  # for the other side's part in closing; then the socket is cut
 REFUSING = (401, 403, 4401, 4403)  # HTTP status or close code: this token is no good
-CLOSED_BY_RELAY = {
+ENDED = {  # by close code
+    1006: "the connection broke off",
     1009: f"the relay sent a frame of more than {MAX_FRAME >> 20} MiB",
     1012: "the relay is restarting",
     1013: "the relay is overloaded",
@@ -192,10 +193,11 @@ class RelayConnection:
                 frame = await ws.recv(decode=False)
                 self.last_traffic = time.monotonic()
                 await self._on_frame(frame)
-        except ConnectionClosed:
-            code = ws.close_code
+        except ConnectionClosed as error:
+            end = error.rcvd or error.sent  # the latter where a frame was too large for us
+            code = end.code if end else 1006
             if self.problem is None:  # the keepalive may know better
-                self.problem = CLOSED_BY_RELAY.get(code or 0, f"the relay closed the connection ({code})")
+                self.problem = ENDED.get(code, f"the relay closed the connection ({code})")
             if code in REFUSING:
                 self._refused_token = token
         finally:
@@ -227,14 +229,13 @@ class RelayConnection:
 
 
 async def _close(ws: ClientConnection) -> None:
-    """Ends the socket within CLOSE_TIMEOUT, whatever the other side does, also when we are being cancelled."""
+    """Ends the socket within CLOSE_TIMEOUT, whatever the other side does; at once when we are being cancelled."""
     closing = asyncio.create_task(ws.close())
     try:
-        await asyncio.shield(closing)
-    except asyncio.CancelledError:
-        ws.transport.abort()
+        await asyncio.wait([closing], timeout=CLOSE_TIMEOUT)
+    finally:
+        ws.transport.abort()  # also where the close frame is stuck behind what the other side does not read
         await asyncio.gather(closing, return_exceptions=True)
-        raise
 
 
 def _retry_after(value: str | None) -> float:
