@@ -56,7 +56,7 @@ class RelayRest:
         json: Any = None,
         data: bytes | None = None,
         headers: dict[str, str] | None = None,
-        timeout: aiohttp.ClientTimeout = TIMEOUT,
+        timeout: aiohttp.ClientTimeout | None = None,
         limit: int = MAX_JSON,
     ) -> bytes:
         if self._session is None:
@@ -72,7 +72,7 @@ class RelayRest:
                 json=json,
                 data=data,
                 headers={"Authorization": f"Bearer {token}", **(headers or {})},
-                timeout=timeout,
+                timeout=timeout or TIMEOUT,
                 proxy=_proxy(self._base_url),
                 allow_redirects=False,
             ) as response:
