@@ -56,6 +56,11 @@ class Section:
         return {name: value for entry in self.entries for name, value in entry.pieces.items()}
 
     @cached_property
+    def numbers(self) -> frozenset[int]:
+        """Of prekeys: their ids."""
+        return frozenset(int(name.partition("/")[2]) for name in self.pieces)
+
+    @cached_property
     def positions(self) -> dict[str, int]:
         """By the name of an entry's first piece."""
         return {next(iter(entry.pieces), ""): index for index, entry in enumerate(self.entries)}

@@ -306,7 +306,7 @@ class SignalStore:
         return self._snapshot().sections[kind].pieces
 
     def _ids(self, kind: str) -> frozenset[int]:
-        return frozenset(int(piece.partition("/")[2]) for piece in self._pieces(kind))
+        return self._snapshot().sections[kind].numbers
 
 
 def _import(name: str, pieces: dict[str, bytes]) -> tuple[_SignalStore, Snapshot]:
