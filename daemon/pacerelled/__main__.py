@@ -25,8 +25,8 @@ EXIT_FAILURE, EXIT_STORE, EXIT_RUNNING, EXIT_CONFIG = 1, 74, 75, 78  # sysexits.
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Exit codes: 0 stopped as asked, 2 usage, 74 store, 75 another daemon runs, 78 settings or sockets, 1 the rest."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: sys.exit(0))  # until the event loop takes over
+    # Kept until there is somebody to hear them: an exception in the midst of imports can get lost.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
     arguments = _parser().parse_args(argv)
     try:
         paths = _paths(arguments.store_root, arguments.socket)

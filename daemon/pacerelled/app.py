@@ -53,6 +53,7 @@ async def run(paths: LocalPaths, settings: Settings, env: Mapping[str, str]) -> 
     serving = loop.create_task(_serve(paths, settings, env, stop), name="serve")
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))  # see __main__
     await asyncio.wait([serving])
     if not serving.cancelled():
         serving.result()
