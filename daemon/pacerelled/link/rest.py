@@ -60,7 +60,9 @@ class RelayRest:
         limit: int = MAX_JSON,
     ) -> bytes:
         if self._session is None:
-            self._session = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar())
+            # No connection is kept: calls are rare, and one that died in the computer's sleep would stall the next.
+            connector = aiohttp.TCPConnector(force_close=True)
+            self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
         token = self._token()
         if not token:
             raise TokenRefused("There is no token for this agent", hint="Give it with `pacerelle agent token`.")
