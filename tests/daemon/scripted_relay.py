@@ -25,6 +25,8 @@ class ScriptedRelay:
         self.received: list[dict[str, Any]] = []
         self.raw: list[str] = []
         self.tokens: list[str] = []
+        self.valid: set[str] | None = None  # the tokens that are accepted; None: any
+        self.refused: list[str] = []
         self.connections = 0
         self.answers_pings = True
         self.blobs: dict[str, bytes] = {}
@@ -102,8 +104,13 @@ class ScriptedRelay:
     def _check(self, request: web.Request) -> None:
         if status := self.refuse.get(request.path):
             raise _status(status)
-        header = request.headers.get("Authorization", "")
-        self.tokens.append(header.removeprefix("Bearer "))
+        self._check_token(request.headers.get("Authorization", "").removeprefix("Bearer "))
+
+    def _check_token(self, token: str) -> None:
+        self.tokens.append(token)
+        if self.valid is not None and token not in self.valid:
+            self.refused.append(token)
+            raise _status(401)
 
     async def _bundle(self, request: web.Request) -> web.Response:
         self._check(request)
@@ -134,6 +141,7 @@ class ScriptedRelay:
         if status := self.refuse.get(request.path):
             raise _status(status)
         token = request.query["token"]
+        self._check_token(token)
         socket = web.WebSocketResponse(autoping=False, max_msg_size=1 << 27)
         await socket.prepare(request)
         self.connections += 1

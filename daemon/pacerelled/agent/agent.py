@@ -37,6 +37,7 @@ from .outbox import Outbox
 from .prekeys import Prekeys
 from .sending import Sending
 from .sessions import Sessions
+from .tokens import Tokens
 
 log = logging.getLogger(__name__)
 
@@ -55,15 +56,15 @@ class Agent:
     ) -> None:
         self.row = row
         self.agent_id = row.agent_id
-        self.token: str | None = None
+        self._tokens = Tokens()
         self._store = store
         self._notify = notify
         self._crypto = AgentCrypto(row.agent_id, e2ee=row.e2ee)
-        self._rest = RelayRest(row.base_url, lambda: self.token)
+        self._rest = RelayRest(row.base_url, lambda: self._tokens.current)
         self._prekeys = Prekeys(row.agent_id, store, self._crypto, self._rest)
         self._link = RelayConnection(
             ws_url=row.ws_url or row.base_url.replace("http", "ws", 1),
-            token=lambda: self.token,
+            token=lambda: self._tokens.current,
             prepare=self._prekeys.publish,
             on_frame=lambda raw: self._inbox.accept(raw),
             on_state=self._link_changed,
@@ -119,9 +120,14 @@ class Agent:
         await self._store.settled()  # a transaction under way still encrypts or decrypts
         self._crypto.close()
 
+    @property
+    def token(self) -> str | None:
+        """The one in use."""
+        return self._tokens.current
+
     def set_token(self, token: str) -> None:
-        if token != self.token:
-            self.token = token
+        """Takes a token that somebody calls good, unless it is known as an old one."""
+        if self._tokens.give(token, current_refused=self._link.refused):
             self._link.token_changed()
             self._notify("status")
 
@@ -134,6 +140,8 @@ class Agent:
         log.info("Agent %s: %s", short(self.agent_id), state)
         if state == "connected":
             self._outbox.link_up()
+        elif self._link.refused and self._tokens.refuse_current():
+            self._link.token_changed()
 
     def _accepted(self, results: list[Result]) -> None:
         for result in results:
@@ -155,7 +163,7 @@ class Agent:
     def login(self) -> Login:
         if self._link.refused:
             return "refused"
-        return "ok" if self.token else "needed"
+        return "ok" if self._tokens.current else "needed"
 
     async def status(self) -> dict[str, Any]:
         def job(tx: Tx) -> tuple[dict[str, int], dict[str, int], list[Any]]:

@@ -209,7 +209,8 @@ class Hub:
             settings=self._settings,
             notify=lambda topic: self._notify(agent_id, topic),
         )
-        agent.token = token or await token_from_outside(agent_id, keyring=self._keyring, env=self._env)
+        if token := token or await token_from_outside(agent_id, keyring=self._keyring, env=self._env):
+            agent.set_token(token)
         try:
             await agent.start()
         except BaseException:

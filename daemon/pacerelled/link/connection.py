@@ -30,6 +30,7 @@ State = Literal["connecting", "connected", "reconnecting", "disconnected", "stop
 MAX_FRAME = 32 * 1024 * 1024  # bytes; the official client ends its connection at 1 MiB
 OPEN_TIMEOUT = 20.0  # seconds
 CLOSE_TIMEOUT = 0.5  # for the other side's part in closing; then the socket is cut
+REFUSED_RETRY = 600.0  # seconds between attempts with a token that was refused
 REFUSING = (401, 403, 4401, 4403)  # HTTP status or close code: this token is no good
 ENDED = {  # by close code
     1006: "the connection broke off",
@@ -81,7 +82,7 @@ class RelayConnection:
 
     @property
     def refused(self) -> bool:
-        """The relay does not accept the token: no attempts until there is another one."""
+        """The relay does not accept the token: hardly any attempts until there is another one."""
         return self._refused_token is not None and self._refused_token == self._token()
 
     def start(self) -> None:
@@ -95,7 +96,8 @@ class RelayConnection:
         self._set("stopped")
 
     def token_changed(self) -> None:
-        """There is a new token: try again, now."""
+        """There is a new token, or somebody says that it is good: try again, now."""
+        self._refused_token = None
         self._backoff.reset()
         self._wake.set()
         if self._ws is not None:
@@ -134,7 +136,11 @@ class RelayConnection:
             if not token or self.refused:
                 self.problem = "the relay refused the token" if token else "there is no token"
                 self._set("disconnected")
-                await self._wake.wait()
+                try:
+                    # A proxy or a relay in trouble may have said no for a while.
+                    await asyncio.wait_for(self._wake.wait(), REFUSED_RETRY if token else None)
+                except TimeoutError:
+                    self._refused_token = None
                 continue
             self._set(attempt)
             attempt = "reconnecting"
