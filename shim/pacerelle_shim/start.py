@@ -11,7 +11,8 @@ from select import select
 from time import time
 
 CHUNK = 1 << 16  # bytes read at a time
-ATTEMPTS = 5  # to start a daemon that ends without saying why: it was killed, or something kills it
+ENDED = "it ended without a word."
+INSIST = 15.0  # seconds to go on starting a daemon that ends without saying why: something kills it
 PASSED_ON = "HOME PATH LANG TMPDIR USER LOGNAME TZ DBUS_SESSION_BUS_ADDRESS XDG_RUNTIME_DIR SSL_CERT_FILE SSL_CERT_DIR"
 PASSED_ON += " HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY"  # to the daemon, with LC_… and PACERELLED_…
 
@@ -54,7 +55,7 @@ class Daemon:
         self.command = [python, "-I", "-m", "pacerelled", "--store-root", root]
         self.state, self.log, self.log_start = f"{root}/pacerelled", f"{root}/pacerelled/pacerelled.log", 0
         self.lock = self.pipe = -1  # the pipe is at its end when the daemon that was started has ended
-        self.attempts = 0
+        self.first = 0.0
         self.path = f"{self.state}/mcp.sock"
         if "socket" in options:
             self.path = absolute(options["socket"])
@@ -88,7 +89,7 @@ class Daemon:
         for fd in {self.lock, self.pipe} - {-1}:
             os.close(fd)
         self.lock = self.pipe = -1
-        self.attempts = 0
+        self.first = 0.0
 
     def _start(self) -> None:
         if self.lock < 0:
@@ -103,9 +104,10 @@ class Daemon:
             owner = try_lock(f"{self.state}/lock")
             if owner >= 0:  # else there is another daemon, which has yet to open its socket
                 os.close(owner)
-                words, self.attempts = self._last_words(), self.attempts + 1
-                refused = "pacerelled: " in words and "pacerelled: Another" not in words
-                if not refused and self.attempts < ATTEMPTS:  # it was ended, or gave way to one that has ended
+                words, self.first = self._last_words(), self.first or time()
+                complains = "pacerelled: " in words and "pacerelled: Another" not in words
+                ended = not complains and (words == ENDED or "pacerelled: Another" in words or " INFO " in words)
+                if ended and time() - self.first < INSIST:  # killed, or it gave way to one that has ended since
                     os.close(self.pipe)
                     self.pipe = -1
                     return
@@ -145,4 +147,4 @@ class Daemon:
         with open(self.log, "rb") as log:
             log.seek(self.log_start)
             text = log.read(CHUNK).decode(errors="replace").replace(self.token, "…").strip()
-        return " ".join(line.strip() for line in text.split("\n")[-4:])[-600:] or "it ended without a word."
+        return " ".join(line.strip() for line in text.split("\n")[-4:])[-600:] or ENDED
