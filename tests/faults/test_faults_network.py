@@ -1,0 +1,129 @@
+"""Every request is handed out, none as new twice, every reply arrives once or is known to be uncertain: on bad networks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from tests.e2e.stack import Stack, until
+from tests.faults.proxy import Direction, FaultProxy
+from tests.faults.traffic import Traffic
+
+CONFIG = "ping_interval = 0.4\nping_timeout = 0.6\nreconnect_max = 0.3\n"
+Fault = Callable[[FaultProxy], Awaitable[None]]
+
+
+async def drop(proxy: FaultProxy) -> None:
+    for _ in range(6):
+        await proxy.drop()
+        await asyncio.sleep(0.15)
+
+
+async def delay(proxy: FaultProxy) -> None:
+    proxy.delay = 0.15
+    await asyncio.sleep(1.0)
+
+
+async def delay_beyond_the_ping_timeout(proxy: FaultProxy) -> None:
+    proxy.delay = 1.0
+    await asyncio.sleep(3.0)
+
+
+async def throttle(proxy: FaultProxy) -> None:
+    proxy.rate = 20_000
+    await asyncio.sleep(1.5)
+
+
+async def refuse(proxy: FaultProxy) -> None:
+    for _ in range(2):
+        await proxy.refuse()
+        await asyncio.sleep(0.6)
+        await proxy.listen()
+        await connected(proxy)
+
+
+async def accept_and_close(proxy: FaultProxy) -> None:
+    proxy.closing = True
+    await proxy.drop()
+    before = proxy.accepted
+    await until(lambda: proxy.accepted >= before + 3, "three attempts")
+
+
+async def stop_forwarding(proxy: FaultProxy) -> None:
+    """The daemon must find out by itself, while the dead connection still stands."""
+    for _ in range(2):
+        frozen = proxy.freeze()
+        await until(lambda old=frozen: any(c not in old for c in proxy.connections), "a new connection")  # type: ignore[misc]
+
+
+async def stop_forwarding_for_new_connections_too(proxy: FaultProxy) -> None:
+    proxy.stalling = True
+    stalled = proxy.freeze()
+    await until(lambda: any(c not in stalled for c in proxy.connections), "a new connection")
+    stalled = list(proxy.connections)
+    await asyncio.sleep(0.5)
+    for connection in stalled:
+        connection.thaw()
+
+
+async def reorder_connections(proxy: FaultProxy) -> None:
+    for _ in range(3):
+        await proxy.reorder()
+        await connected(proxy)
+
+
+def cut(direction: Direction) -> Fault:
+    async def fault(proxy: FaultProxy) -> None:
+        rng = random.Random(direction)
+        for after in (1, 3, *(rng.randrange(5, 1500) for _ in range(6))):
+            await proxy.cut(direction, after)
+            await connected(proxy)
+
+    return fault
+
+
+FAULTS: dict[str, Fault] = {
+    "drop": drop,
+    "delay": delay,
+    "delay beyond the ping timeout": delay_beyond_the_ping_timeout,
+    "cut in a frame to the relay": cut("up"),
+    "cut in a frame to the daemon": cut("down"),
+    "stop forwarding": stop_forwarding,
+    "stop forwarding, new connections too": stop_forwarding_for_new_connections_too,
+    "refuse": refuse,
+    "accept and close": accept_and_close,
+    "reorder connections": reorder_connections,
+    "throttle": throttle,
+}
+
+
+async def connected(proxy: FaultProxy) -> None:
+    await until(lambda: proxy.connections, "a connection")
+
+
+def heal(proxy: FaultProxy) -> None:
+    proxy.delay, proxy.rate, proxy.closing, proxy.stalling = 0.0, None, False, False
+
+
+@contextlib.asynccontextmanager
+async def behind_a_proxy(machine: Stack) -> AsyncIterator[FaultProxy]:
+    async with FaultProxy(machine.relay_url) as proxy:
+        machine.agents_url = proxy.url
+        yield proxy
+        await machine.stop_daemon()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_nothing_is_lost_or_doubled(machine: Stack, fault: str) -> None:
+    async with behind_a_proxy(machine) as proxy, Traffic.going_on(machine, CONFIG) as traffic:
+        async with traffic.asking(every=0.03):
+            await traffic.until_processed(5)
+            async with asyncio.timeout(90):
+                await FAULTS[fault](proxy)
+            heal(proxy)
+        await traffic.ask(3)
+        await traffic.check()
