@@ -8,6 +8,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 CHUNK = 1 << 16  # bytes
+HANDSHAKE = 300  # bytes of an answer's head, about; no message is as short
 Direction = Literal["up", "down"]  # towards the relay, towards the daemon
 
 
@@ -148,12 +149,16 @@ class FaultProxy:
             connection.freeze()
         return frozen
 
+    def used_since(self, older: list[Connection]) -> bool:
+        """Whether there is a connection besides these that has carried a message."""
+        return any(c.pipes["down"].passed > HANDSHAKE for c in self.connections if c not in older)
+
     async def reorder(self) -> None:
         """What the daemon has sent on its connection reaches the relay when a newer one has already been used."""
         older = list(self.connections)
         for connection in older:
             connection.freeze("up")
-        while not any(c.pipes["down"].passed for c in self.connections if c not in older):
+        while not self.used_since(older):
             await asyncio.sleep(0.005)
         for connection in older:
             connection.thaw()

@@ -57,16 +57,15 @@ async def stop_forwarding(proxy: FaultProxy) -> None:
     """The daemon must find out by itself, while the dead connection still stands."""
     for _ in range(2):
         frozen = proxy.freeze()
-        await until(lambda old=frozen: any(c not in old for c in proxy.connections), "a new connection")  # type: ignore[misc]
+        await until(lambda old=frozen: proxy.used_since(old), "a new connection")  # type: ignore[misc]
 
 
 async def stop_forwarding_for_new_connections_too(proxy: FaultProxy) -> None:
     proxy.stalling = True
-    stalled = proxy.freeze()
-    await until(lambda: any(c not in stalled for c in proxy.connections), "a new connection")
-    stalled = list(proxy.connections)
+    before = proxy.freeze()
+    await until(lambda: set(proxy.connections) - set(before), "a new connection")
     await asyncio.sleep(0.5)
-    for connection in stalled:
+    for connection in proxy.connections:
         connection.thaw()
 
 
@@ -120,7 +119,7 @@ async def behind_a_proxy(machine: Stack) -> AsyncIterator[FaultProxy]:
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_nothing_is_lost_or_doubled(machine: Stack, fault: str) -> None:
     async with behind_a_proxy(machine) as proxy, Traffic.going_on(machine, CONFIG) as traffic:
-        async with traffic.asking(every=0.03):
+        async with traffic.asking(every=0.03, size=2000):
             await traffic.until_processed(5)
             async with asyncio.timeout(90):
                 await FAULTS[fault](proxy)

@@ -13,6 +13,7 @@ from pacerelle_phone.model import Message, PairedAgent
 from tests.e2e.stack import Host, Stack, until
 from tests.e2e.storm import Seen, Worker, failed, ready
 
+MOST = 400
 RETRYING = "retry_uncertain = true\n"
 
 
@@ -57,13 +58,13 @@ class Traffic:
             await asyncio.sleep(every)
 
     @contextlib.asynccontextmanager
-    async def asking(self, *, every: float) -> AsyncIterator[None]:
-        """Sends requests all the while."""
+    async def asking(self, *, every: float, size: int = 0) -> AsyncIterator[None]:
+        """Sends requests all the while, until there are `MOST`."""
         over = asyncio.Event()
 
         async def ask() -> None:
-            while not over.is_set():
-                await self.ask(1, every=every)
+            while not over.is_set() and len(self.asked) < MOST:
+                await self.ask(1, every=every, size=size)
 
         task = asyncio.create_task(ask())
         try:
