@@ -30,9 +30,12 @@ async def test_a_set_is_committed_before_anybody_sees_it(core: Core, relay: Scri
     async def stored() -> Any:
         return await core.store.run(lambda tx: tx.one("SELECT bundle, one_time, published FROM prekey_sets"))
 
+    async def reported() -> bool:
+        return "503" in str((await agent.status())["problems"])
+
     row = await until(stored)
     assert row[2] == 0
-    assert "503" in str((await agent.status())["problems"])
+    await until(reported)
     del relay.refuse["/agent/prekey-bundle"]
     await published(relay, 1)
     assert relay.bundles[0] == json.loads(row[0])
@@ -84,15 +87,19 @@ async def test_new_ones_are_made_when_few_are_left_and_old_pairs_are_kept_for_a_
     agent = await core.agent(relay.url)
     early = await Human.meet(relay, user="early")  # has the first bundle, and writes late
     never = await Human.meet(relay, user="never")
-    for round_ in range(1, crypto_module.KEEP_SETS):
-        for number in range(23):
-            if len(relay.one_time) > round_:
-                break
-            human = await Human.meet(relay, user=f"u{round_}x{number}", conversation=f"c{round_}x{number}")
+
+    async def use(count: int, round_: int) -> None:
+        """So many of them, after which there is one more set."""
+        for number in range(count):
+            human = await Human.meet(relay, user=f"u{number}", conversation=f"round {round_} {number}")
             frame = human.frame("hello")
             await relay.push(frame)
             await until(lambda frame=frame: message_id(frame) in relay.acked)
         await published(relay, round_ + 1)
+
+    await use(3, 1)  # of 22
+    for round_ in range(2, crypto_module.KEEP_SETS):
+        await use(22, round_)  # of 19 and 22 more
     assert await agent.quarantine() == []
     numbers = [p["prekey_id"] for made in relay.one_time for p in made["one_time_prekeys"]]
     assert len(numbers) == len(set(numbers))
@@ -102,14 +109,7 @@ async def test_new_ones_are_made_when_few_are_left_and_old_pairs_are_kept_for_a_
     assert await agent.quarantine() == []
 
     # One more set, and the first pair is gone; what is in memory, on disk and after a restart is the same.
-    for number in range(23):
-        if len(relay.one_time) > crypto_module.KEEP_SETS:
-            break
-        human = await Human.meet(relay, user=f"last{number}", conversation=f"last{number}")
-        frame = human.frame("hello")
-        await relay.push(frame)
-        await until(lambda frame=frame: message_id(frame) in relay.acked)
-    await published(relay, crypto_module.KEEP_SETS + 1)
+    await use(22, crypto_module.KEEP_SETS)
     signed = agent._crypto.signal.signed_prekey_ids()
     assert len(signed) == crypto_module.KEEP_SETS
     assert relay.bundles[0]["signed_prekey_id"] not in signed
