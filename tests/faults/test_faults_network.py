@@ -1,4 +1,4 @@
-"""Every request is handed out, none as new twice, every reply arrives once or is known to be uncertain: on bad networks."""
+"""On bad networks, every request is handed out, none as new twice, and every reply arrives once or is uncertain."""
 
 from __future__ import annotations
 
