@@ -24,6 +24,8 @@ from pacerelled.servers.mcp_sock import McpSocketServer
 from pacerelled.servers.sockets import bind_unix, inherited_sockets, unlink_own
 from pacerelled.store.custody import Keyring, obtain_store_key, store_created
 from pacerelled.store.database import Store
+from pacerelled.store.retention import Policy
+from pacerelled.store.upkeep import Upkeep
 
 log = logging.getLogger(__name__)
 
@@ -81,18 +83,31 @@ async def _serve(paths: LocalPaths, settings: Settings, env: Mapping[str, str], 
             places = {name: str(getattr(paths, name)) for name in paths.__slots__}
             mcp_server = McpSocketServer(hub, sockets["mcp"], version=__version__)
             control = ControlServer(hub, sockets["control"], paths=places, stop=stop)
+            upkeep = Upkeep(store, _policy(settings))
             try:
                 await hub.start()
                 mcp_server.start()
                 await control.start()
+                upkeep.start()
                 notify("READY=1\nSTATUS=Serving", env)
                 log.info("pacerelled %s serves (pid %d, %d agents)", __version__, os.getpid(), len(hub.agents()))
                 await asyncio.Event().wait()
             finally:
                 await _in_time(asyncio.gather(mcp_server.stop(), control.stop()), "servers")
-                await _in_time(hub.stop(), "agents")
+                await _in_time(asyncio.gather(hub.stop(), upkeep.stop()), "agents")
         finally:
             await store.close()
+
+
+def _policy(settings: Settings) -> Policy:
+    return Policy(
+        requests=settings.retention_requests,
+        replies=settings.retention_replies,
+        events=settings.retention_events,
+        receipts=settings.retention_receipts,
+        days=settings.retention_days,
+        receipt_days=settings.retention_receipt_days,
+    )
 
 
 async def _in_time(work: Awaitable[object], what: str) -> None:

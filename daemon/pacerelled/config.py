@@ -17,7 +17,7 @@ DEFAULT_BASE_URL = "https://api.pacerelle.com"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What can be set. Durations are seconds."""
+    """What can be set. Durations are seconds, where the name does not say days."""
 
     base_url: str = DEFAULT_BASE_URL
     ws_url: str | None = None
@@ -29,6 +29,13 @@ class Settings:
     ping_timeout: float = 20.0
     reconnect_max: float = 30.0
     retry_uncertain: bool = False  # send the identical envelope again after a reconnection
+    # What is kept of processed requests, replies that came to an end, events, and receipts (store/retention.py)
+    retention_days: int = 90
+    retention_requests: int = 10_000
+    retention_replies: int = 10_000
+    retention_events: int = 10_000
+    retention_receipts: int = 100_000
+    retention_receipt_days: int = 400
 
 
 ENVIRONMENT = {
@@ -42,6 +49,12 @@ ENVIRONMENT = {
     "PACERELLED_PING_TIMEOUT": "ping_timeout",
     "PACERELLED_RECONNECT_MAX": "reconnect_max",
     "PACERELLED_RETRY_UNCERTAIN": "retry_uncertain",
+    "PACERELLED_RETENTION_DAYS": "retention_days",
+    "PACERELLED_RETENTION_REQUESTS": "retention_requests",
+    "PACERELLED_RETENTION_REPLIES": "retention_replies",
+    "PACERELLED_RETENTION_EVENTS": "retention_events",
+    "PACERELLED_RETENTION_RECEIPTS": "retention_receipts",
+    "PACERELLED_RETENTION_RECEIPT_DAYS": "retention_receipt_days",
 }
 LOG_LEVELS = ("debug", "info", "warning", "error")
 RANGES = {
@@ -50,6 +63,12 @@ RANGES = {
     "ping_interval": (0.1, 300.0),
     "ping_timeout": (0.1, 300.0),
     "reconnect_max": (0.05, 600.0),
+    "retention_days": (1, 36_500),
+    "retention_requests": (100, 1_000_000),
+    "retention_replies": (100, 1_000_000),
+    "retention_events": (100, 1_000_000),
+    "retention_receipts": (1_000, 10_000_000),
+    "retention_receipt_days": (30, 36_500),
 }
 
 
@@ -94,7 +113,9 @@ def _checked(key: str, value: Any, source: str) -> Any:
     if kind == "bool":
         return _boolean(value, where)
     if kind == "float":
-        return _number(key, value, where)
+        return _number(key, value, where, "a number of seconds")
+    if kind == "int":
+        return int(_number(key, value, where, "a whole number"))
     if not isinstance(value, str):
         raise ConfigError(f"{where} must be text, not {type(value).__name__}", hint=f'Write {key} = "…".')
     if key == "log_level" and value.lower() not in LOG_LEVELS:
@@ -134,15 +155,15 @@ def _boolean(value: Any, where: str) -> bool:
     raise ConfigError(f"{where} must be true or false", hint="Write true or false, without quotes in the file.")
 
 
-def _number(key: str, value: Any, where: str) -> float:
+def _number(key: str, value: Any, where: str, what: str) -> float:
     low, high = RANGES[key]
     try:
         number = float(value) if not isinstance(value, bool) else float("nan")
     except (TypeError, ValueError):
         number = float("nan")
-    if not low <= number <= high:
+    if not low <= number <= high or (isinstance(low, int) and number != int(number)):
         raise ConfigError(
-            f"{where} must be a number of seconds from {low:g} to {high:g}",
-            hint=f"The default is {key} = {getattr(Settings(), key):g}.",
+            f"{where} must be {what} from {low:.10g} to {high:.10g}",
+            hint=f"The default is {key} = {getattr(Settings(), key):.10g}.",
         )
     return number

@@ -225,6 +225,8 @@ class Agent:
             )
         if self._inbox.problems.store:
             found.append(StoreUnavailable(self._inbox.problems.store, hint="Free some disk space."))
+        elif self._store.problem:
+            found.append(self._store.problem)
         for conversation, message in self._inbox.problems.group_keys.items():
             found.append(
                 LinkError(f"The keys of group {conversation} cannot be fetched: {message}", code="group_keys", hint="")

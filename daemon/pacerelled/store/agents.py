@@ -32,7 +32,7 @@ class PrekeySet:
 
 
 def list_agents(tx: Tx) -> list[AgentRow]:
-    rows = tx.all("SELECT agent_id, base_url, ws_url, e2ee FROM agents ORDER BY created_at, agent_id")
+    rows = tx.all("SELECT agent_id, base_url, ws_url, e2ee FROM agents ORDER BY rowid")
     return [AgentRow(r[0], r[1], r[2], bool(r[3])) for r in rows]
 
 

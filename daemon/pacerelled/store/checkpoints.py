@@ -19,12 +19,10 @@ def save(
     label: str | None,
     status: str,
 ) -> Any:
+    # Replaced, not updated: the new row is the last, whatever the clock says.
     tx.execute(
-        "INSERT INTO checkpoints (agent_id, source_id, conversation_id, summary, next_action, label, status,"
-        " updated_at)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (agent_id, source_id) DO UPDATE SET summary = excluded.summary,"
-        " next_action = excluded.next_action, label = excluded.label, status = excluded.status, updated_at ="
-        " excluded.updated_at",
+        "REPLACE INTO checkpoints (agent_id, source_id, conversation_id, summary, next_action, label, status,"
+        " updated_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         (agent_id, source_id, conversation_id, summary, next_action, label, status, tx.now),
     )
     return tx.one(f"SELECT {COLUMNS} FROM checkpoints WHERE agent_id = ? AND source_id = ?", (agent_id, source_id))
@@ -37,4 +35,4 @@ def select(tx: Tx, agent_id: str, *, conversation_id: str | None, include_comple
     if conversation_id is not None:
         where += " AND conversation_id = ?"
         parameters.append(conversation_id)
-    return tx.all(f"SELECT {COLUMNS} FROM checkpoints WHERE {where} ORDER BY updated_at, rowid", tuple(parameters))
+    return tx.all(f"SELECT {COLUMNS} FROM checkpoints WHERE {where} ORDER BY rowid", tuple(parameters))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -22,6 +23,7 @@ from pacerelled.errors import (
 )
 from pacerelled.files import make_private
 
+from .clock import StoreClock
 from .driver import Connection, Database, DatabaseError, connect
 from .schema import migrations, unknown_migrations
 from .wal import log_is_damaged
@@ -43,11 +45,12 @@ def now() -> str:
 class Tx:
     """One transaction, on the store's thread. Hooks run there too, after its end."""
 
-    __slots__ = ("_after_commit", "_after_rollback", "conn", "has_events", "now")
+    __slots__ = ("_after_commit", "_after_rollback", "conn", "day", "has_events", "now")
 
-    def __init__(self, conn: Connection) -> None:
+    def __init__(self, conn: Connection, day: int) -> None:
         self.conn = conn
         self.now = now()
+        self.day = day  # of the store's own time
         self.has_events = False  # it added some to the log of events
         self._after_commit: list[Callable[[], None]] = []
         self._after_rollback: list[Callable[[], None]] = []
@@ -90,14 +93,22 @@ class Store:
     Raises StoreKeyError, StoreCorrupt, StoreTooNew when opening. `run` raises StoreUnavailable when the disk is full or
     fails (then nothing of that transaction was written), and InvalidArgument for text that is no UTF-8. `on_event` is
     called on the store's thread after each commit that added events.
+
+    No other program can read the store while it is open: one that forgot to finish would keep the log from ever being
+    folded in, and it would grow without end.
     """
 
-    def __init__(self, conn: Connection, path: Path, executor: ThreadPoolExecutor) -> None:
+    def __init__(self, conn: Connection, clock: StoreClock, path: Path, executor: ThreadPoolExecutor) -> None:
         self._conn = conn
         self._executor = executor
+        self._clock = clock
+        self._waiting = 0  # transactions asked for that have not ended
+        self._last_use = time.monotonic()
+        self._closed = False
         self.path = path
         self.on_event: Callable[[], None] = lambda: None
-        self._closed = False
+        self.failing = asyncio.Event()  # set from a write that failed until the next that succeeds
+        self.problem: StoreUnavailable | None = None  # why it fails
 
     @classmethod
     async def open(cls, path: Path, key: bytes, *, new: bool) -> Store:
@@ -108,23 +119,30 @@ class Store:
         executor = ThreadPoolExecutor(1, thread_name_prefix="store")
         loop = asyncio.get_running_loop()
         try:
-            conn = await loop.run_in_executor(executor, _open, path, key, new)
+            conn, clock = await loop.run_in_executor(executor, _open, path, key, new)
         except BaseException:
             executor.shutdown(wait=False)
             raise
-        return cls(conn, path, executor)
+        return cls(conn, clock, path, executor)
 
     async def run(self, fn: Callable[[Tx], T]) -> T:
         """`fn(tx)` in one transaction. A cancelled caller does not stop it: it is shielded to its end."""
         if self._closed:
             raise StoreError("The store is closed", hint="The daemon is stopping.")
+        self._waiting += 1
         future = asyncio.get_running_loop().run_in_executor(self._executor, self._transaction, fn)
+        future.add_done_callback(self._ended)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
             # The thread goes on; its outcome must not be reported as never retrieved.
             future.add_done_callback(lambda f: f.cancelled() or f.exception())
             raise
+
+    @property
+    def idle_for(self) -> float:
+        """Seconds since the last transaction ended; 0 while there is one."""
+        return 0.0 if self._waiting else time.monotonic() - self._last_use
 
     async def settled(self) -> None:
         """Returns when every transaction asked for before has ended, also those whose callers were cancelled."""
@@ -135,13 +153,47 @@ class Store:
         """Waits for what is running, checkpoints the log and closes the file."""
         if self._closed:
             return
+        try:
+            await self.run(self.save_clock)
+        except StoreError as error:
+            log.warning("The store's clock could not be saved: %s", error.message)
         self._closed = True
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._executor, self._conn.close)
         self._executor.shutdown(wait=True)
 
+    async def fold_log(self) -> None:
+        """Writes the log into the file and empties it. Raises StoreError."""
+        if not self._closed:
+            await asyncio.get_running_loop().run_in_executor(self._executor, self._fold_log)
+
+    def log_size(self) -> int:
+        """Bytes."""
+        try:
+            return _beside(self.path, "-wal").stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def save_clock(self, tx: Tx) -> None:
+        tx.execute("REPLACE INTO clock (one, lived, wall) VALUES (1, ?, ?)", self._clock.reading())
+
+    def _ended(self, future: asyncio.Future[Any]) -> None:
+        self._waiting -= 1
+        self._last_use = time.monotonic()
+        if self.problem is None:
+            self.failing.clear()
+        else:
+            self.failing.set()
+
+    def _fold_log(self) -> None:
+        try:
+            self._conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        except DatabaseError as error:
+            raise _mapped(error) from error
+
     def _transaction(self, fn: Callable[[Tx], T]) -> T:
-        tx = Tx(self._conn)
+        tx = Tx(self._conn, self._clock.day)
+        changes = self._conn.total_changes
         try:
             self._conn.execute("BEGIN IMMEDIATE")
             result = fn(tx)
@@ -158,7 +210,10 @@ class Store:
                 except Exception as failure:
                     log.error("Taking back what was in memory failed: %s", place_of(failure))
             if isinstance(error, DatabaseError):
-                raise _mapped(error) from error
+                mapped = _mapped(error)
+                if isinstance(mapped, StoreUnavailable):
+                    self.problem = mapped
+                raise mapped from error
             if isinstance(error, UnicodeEncodeError):
                 raise InvalidArgument(
                     "There is half of a surrogate pair in what was given, which nobody can read",
@@ -166,6 +221,8 @@ class Store:
                     hint="Send the character whole, or leave it out.",
                 ) from None
             raise
+        if self._conn.total_changes != changes:
+            self.problem = None
         for hook in tx._after_commit:
             hook()
         if tx.has_events:
@@ -173,18 +230,20 @@ class Store:
         return result
 
 
-def _open(path: Path, key: bytes, new: bool) -> Connection:
+def _open(path: Path, key: bytes, new: bool) -> tuple[Connection, StoreClock]:
     size = path.stat().st_size if path.exists() else None
     if not new and not size:
         state = "is missing" if size is None else "is empty"
         raise StoreCorrupt(f"The store {path} {state}, though it existed before", hint=RESTORE_HINT)
     if size:
-        _check(path, key)
+        check(path, key)
         make_private(path)
     else:
         os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600))
     conn = connect(path, key)
     try:
+        conn.execute("PRAGMA locking_mode = EXCLUSIVE")  # before the first reading: the log's index stays in memory
+        conn.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of a new store: what is pruned can be given back
         conn.execute("PRAGMA journal_mode = WAL")
         conn.execute("PRAGMA synchronous = FULL")
         conn.execute("PRAGMA foreign_keys = ON")
@@ -192,20 +251,22 @@ def _open(path: Path, key: bytes, new: bool) -> Connection:
         conn.execute("PRAGMA journal_size_limit = 8388608")
         conn.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # what a crash left of the log must not meet the next crash
         migrations.apply(Database(conn))
+        saved = conn.execute("SELECT lived, wall FROM clock").fetchone()
     except BaseException as error:
         conn.close()
         if isinstance(error, DatabaseError):
             raise _mapped(error) from error
         raise
-    return conn
+    return conn, StoreClock(saved and tuple(saved))
 
 
-def _check(path: Path, key: bytes) -> None:
-    """Reads every page: one whose authentication code is wrong must stop us now, not in a month.
+def check(path: Path, key: bytes, also: Callable[[Tx], object] = lambda tx: None) -> None:
+    """Reads every page: one whose authentication code is wrong must stop us now, not in a month. Raises StoreError.
 
-    On a connection that cannot write: opening a store as usual, even in vain, would fold its log into it.
+    `also` may read more. On a connection that cannot write: opening a store as usual, even in vain, would fold its log
+    into it.
     """
-    log_file, index = (path.with_name(path.name + suffix) for suffix in ("-wal", "-shm"))
+    log_file, index = _beside(path, "-wal"), _beside(path, "-shm")
     if log_is_damaged(log_file):
         raise StoreCorrupt(f"The log of the store {path} is damaged", hint=RESTORE_HINT)
     index_wanted = log_file.exists() and not index.exists()
@@ -220,6 +281,7 @@ def _check(path: Path, key: bytes) -> None:
             )
         if any(row[0] != "ok" for row in conn.execute("PRAGMA quick_check(1)").fetchall()):
             raise StoreCorrupt(f"The store {path} is damaged", hint=RESTORE_HINT)
+        also(Tx(conn, 0))
     except DatabaseError as error:
         if "not a database" in str(error):
             raise StoreKeyError(
@@ -231,6 +293,10 @@ def _check(path: Path, key: bytes) -> None:
         conn.close()
         if index_wanted:
             index.unlink()
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
 
 
 def _mapped(error: Exception) -> StoreError:

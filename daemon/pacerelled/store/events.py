@@ -7,18 +7,14 @@ from typing import Any
 
 from .database import Tx
 
-KEEP = 10_000  # rows
-
 
 def add(tx: Tx, agent_id: str | None, type_: str, **data: Any) -> int:
     cursor = tx.execute(
-        "INSERT INTO events (at, agent_id, type, data) VALUES (?, ?, ?, ?)",
-        (tx.now, agent_id, type_, json.dumps(data)),
+        "INSERT INTO events (at, agent_id, type, data, day) VALUES (?, ?, ?, ?, ?)",
+        (tx.now, agent_id, type_, json.dumps(data), tx.day),
     )
     seq: int = cursor.lastrowid
     tx.has_events = True
-    if seq % 256 == 0:
-        tx.execute("DELETE FROM events WHERE seq <= ?", (seq - KEEP,))
     return seq
 
 

@@ -34,12 +34,12 @@ def insert_reply(tx: Tx, agent_id: str, reply: NewReply) -> int:
     cursor = tx.execute(
         "INSERT INTO replies (agent_id, message_id, conversation_id, recipient, device_id, kind, text,"
         " widget_id, widget, source_id,"
-        " reply_to, envelope, state, call_key, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,"
-        " ?, 'queued', ?, ?, ?)",
+        " reply_to, envelope, state, call_key, created_at, updated_at, day) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,"
+        " ?, 'queued', ?, ?, ?, ?)",
         (
             agent_id, reply.message_id, reply.conversation_id, reply.recipient, reply.device_id, reply.kind, reply.text,
             reply.widget_id, reply.widget, reply.source_id, reply.reply_to, reply.envelope, reply.call_key,
-            tx.now, tx.now,
+            tx.now, tx.now, tx.day,
         ),
     )  # fmt: skip
     seq: int = cursor.lastrowid
@@ -86,8 +86,8 @@ def begin_sending(tx: Tx, agent_id: str, limit: int) -> list[tuple[int, str, str
 def set_state(tx: Tx, seqs: list[int], state: str, reason: str | None) -> None:
     for seq in seqs:
         tx.execute(
-            "UPDATE replies SET state = ?, reason = ?, updated_at = ? WHERE seq = ?",
-            (state, reason, tx.now, seq),
+            "UPDATE replies SET state = ?, reason = ?, updated_at = ?, day = ? WHERE seq = ?",
+            (state, reason, tx.now, tx.day, seq),
         )
 
 

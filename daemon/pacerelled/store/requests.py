@@ -50,13 +50,14 @@ def insert_request(tx: Tx, agent_id: str, request: NewRequest, digest: str) -> i
     """Stores the request with what recognises a redelivery of it; returns its seq."""
     cursor = tx.execute(
         "INSERT INTO requests (agent_id, message_id, conversation_id, sender, device_id, is_group, encrypted,"
-        " digest, kind, text, detail, files, reply_to, received_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " digest, kind, text, detail, files, reply_to, received_at, day)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             agent_id, request.message_id, request.conversation_id, request.sender, request.device_id,
             int(request.is_group), int(request.encrypted), digest, request.kind, request.text,
             json.dumps(request.detail) if request.detail is not None else None,
             json.dumps(request.files) if request.files else None,
-            request.reply_to, tx.now,
+            request.reply_to, tx.now, tx.day,
         ),
     )  # fmt: skip
     seq: int = cursor.lastrowid
@@ -262,7 +263,7 @@ def files_of(tx: Tx, agent_id: str, message_id: str) -> list[dict[str, Any]] | N
 
 
 def mark_processed(tx: Tx, seq: int, note: str | None) -> None:
-    tx.execute("UPDATE requests SET processed_at = ?, note = ? WHERE seq = ?", (tx.now, note, seq))
+    tx.execute("UPDATE requests SET processed_at = ?, note = ?, day = ? WHERE seq = ?", (tx.now, note, tx.day, seq))
     tx.execute("DELETE FROM claims WHERE request_seq = ?", (seq,))
 
 

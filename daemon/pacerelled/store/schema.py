@@ -21,7 +21,7 @@ def unknown_migrations(db: Database) -> list[str]:
 
 
 # `seq` columns grow and are never used again (AUTOINCREMENT): they are cursors that outlive restarts.
-# Times are ISO 8601 UTC text, for people only.
+# Times are ISO 8601 UTC text, for people only. `day` is the store's own day (clock.py) of a row's last change.
 # A request is the receipt of its message, which spares a second index over random ids; `receipts` are of messages whose
 # request is not kept any more.
 FIRST = """
@@ -78,12 +78,13 @@ CREATE TABLE group_keys (
     PRIMARY KEY (agent_id, conversation_id, key_id, epoch)
 );
 CREATE TABLE receipts (
+    seq        INTEGER PRIMARY KEY AUTOINCREMENT,
     agent_id   TEXT NOT NULL,
     message_id TEXT NOT NULL,
     digest     TEXT NOT NULL,
-    at         TEXT NOT NULL,
-    PRIMARY KEY (agent_id, message_id)
-) WITHOUT ROWID;
+    day        INTEGER NOT NULL,
+    UNIQUE (agent_id, message_id)
+);
 CREATE TABLE requests (
     seq             INTEGER PRIMARY KEY AUTOINCREMENT,
     agent_id        TEXT NOT NULL,
@@ -103,9 +104,11 @@ CREATE TABLE requests (
     handed_out      INTEGER NOT NULL DEFAULT 0,
     processed_at    TEXT,
     note            TEXT,
+    day             INTEGER NOT NULL,
     UNIQUE (agent_id, message_id)
 );
 CREATE INDEX requests_pending ON requests (agent_id, seq) WHERE processed_at IS NULL;
+CREATE INDEX requests_at_rest ON requests (agent_id, day) WHERE processed_at IS NOT NULL;
 CREATE INDEX requests_by_conversation ON requests (agent_id, conversation_id, seq);
 CREATE TABLE claims (
     request_seq INTEGER PRIMARY KEY REFERENCES requests (seq) ON DELETE CASCADE,
@@ -141,9 +144,11 @@ CREATE TABLE replies (
     call_key        TEXT,
     created_at      TEXT NOT NULL,
     updated_at      TEXT NOT NULL,
+    day             INTEGER NOT NULL,
     UNIQUE (agent_id, message_id)
 );
 CREATE INDEX replies_open ON replies (agent_id, seq) WHERE state IN ('queued', 'sending', 'uncertain');
+CREATE INDEX replies_at_rest ON replies (agent_id, day) WHERE state IN ('submitted', 'failed', 'dropped');
 CREATE INDEX replies_by_conversation ON replies (agent_id, conversation_id, seq);
 CREATE UNIQUE INDEX replies_by_call ON replies (agent_id, call_key) WHERE call_key IS NOT NULL;
 CREATE TABLE checkpoints (
@@ -178,6 +183,12 @@ CREATE TABLE events (
     at       TEXT NOT NULL,
     agent_id TEXT,
     type     TEXT NOT NULL,
-    data     TEXT NOT NULL
+    data     TEXT NOT NULL,
+    day      INTEGER NOT NULL
+);
+CREATE TABLE clock (
+    one   INTEGER PRIMARY KEY CHECK (one = 1),
+    lived REAL NOT NULL,
+    wall  REAL NOT NULL
 )
 """
