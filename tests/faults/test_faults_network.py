@@ -116,13 +116,31 @@ async def behind_a_proxy(machine: Stack) -> AsyncIterator[FaultProxy]:
         await machine.stop_daemon()
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-async def test_nothing_is_lost_or_doubled(machine: Stack, fault: str) -> None:
-    async with behind_a_proxy(machine) as proxy, Traffic.going_on(machine, CONFIG) as traffic:
+async def disturb(machine: Stack, fault: str, *, retrying: bool, times: int = 1) -> None:
+    machine.configure(CONFIG + ("retry_uncertain = true\n" if retrying else ""))
+    async with behind_a_proxy(machine) as proxy, Traffic.going_on(machine, retrying=retrying) as traffic:
         async with traffic.asking(every=0.03, size=2000):
             await traffic.until_processed(5)
-            async with asyncio.timeout(90):
-                await FAULTS[fault](proxy)
-            heal(proxy)
+            for _ in range(times):
+                async with asyncio.timeout(90):
+                    await FAULTS[fault](proxy)
+                heal(proxy)
         await traffic.ask(3)
         await traffic.check()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_nothing_is_lost_or_doubled(machine: Stack, fault: str) -> None:
+    await disturb(machine, fault, retrying=True)
+
+
+@pytest.mark.parametrize("fault", ["drop", "stop forwarding"])
+async def test_what_may_have_left_stays_uncertain(machine: Stack, fault: str) -> None:
+    await disturb(machine, fault, retrying=False)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("retrying", [True, False])
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_nothing_is_lost_or_doubled_for_a_while(machine: Stack, fault: str, retrying: bool) -> None:
+    await disturb(machine, fault, retrying=retrying, times=5)

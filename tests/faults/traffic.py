@@ -11,44 +11,49 @@ from typing import Any
 from pacerelle_phone.device import Device
 from pacerelle_phone.model import Message, PairedAgent
 from tests.e2e.stack import Host, Stack, until
-from tests.e2e.storm import Seen, Worker, failed, ready
+from tests.e2e.storm import Seen, Worker, failed
 
 MOST = 400
-RETRYING = "retry_uncertain = true\n"
 
 
 class Traffic:
     """One phone, one agent, and hosts that answer each request once and mark it processed."""
 
-    def __init__(self, stack: Stack, phone: Device, agent: PairedAgent, config: str, hosts: int) -> None:
+    def __init__(self, stack: Stack, phone: Device, agent: PairedAgent, hosts: int, retrying: bool) -> None:
         self.stack, self.phone, self.agent = stack, phone, agent
         self.seen = Seen()
         self.asked: dict[str, str] = {}  # request -> its text
-        self._config = config
+        self._retrying = retrying
         self._workers = [Worker(stack, agent, f"host-{number}", self.seen) for number in range(hosts)]
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def going_on(cls, stack: Stack, config: str, hosts: int = 1) -> AsyncIterator[Traffic]:
-        """Ready when requests can be sent."""
-        stack.configure(config)
+    async def going_on(cls, stack: Stack, *, retrying: bool, hosts: int = 1) -> AsyncIterator[Traffic]:
+        """`retrying`: configuration asks that uncertain replies be sent once more."""
         phone = await stack.phone("ada")
-        traffic = cls(stack, phone, await phone.create_agent("home"), config, hosts)
+        traffic = cls(stack, phone, await phone.create_agent("home"), hosts, retrying)
         traffic._tasks = [asyncio.create_task(worker.run()) for worker in traffic._workers]
         try:
-            await ready(phone, traffic.agent)
             yield traffic
         finally:
             for task in traffic._tasks:
                 task.cancel()
             await asyncio.gather(*traffic._tasks, return_exceptions=True)
+            for host in stack.hosts:
+                host.kill()
+                await host.stop()
 
     @property
     def host(self) -> Host:
         host = self._workers[0].host
         assert host is not None
         return host
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether everything asked so far has been processed."""
+        return not failed(self._tasks) and len(self.seen.processed) == len(self.asked)
 
     async def ask(self, count: int, *, every: float = 0.0, size: int = 0) -> None:
         """Sends requests, one each `every` seconds, with texts of at least `size` characters."""
@@ -81,19 +86,16 @@ class Traffic:
     async def check(self) -> None:
         """Waits for the end of all requests and replies; then nothing is lost, and nothing is doubled.
 
-        Replies that are left `uncertain` are sent once more, as configuration can ask for, and all are there.
+        A reply may be left `uncertain` only where configuration does not ask for sending it once more.
         """
         await self.until_processed()
         replies = await until(self._settled, "the end of all replies")
         self._check_requests()
         assert {r["source_message_id"]: r["message_id"] for r in replies} == self.seen.accepted
+        certain = {r["message_id"] for r in replies if r["state"] == "submitted"}
         uncertain = {r["message_id"] for r in replies if r["state"] == "uncertain"}
-        assert {r["state"] for r in replies} <= {"submitted", "uncertain"}
-        await self._arrived(set(self.seen.accepted.values()) - uncertain, maybe=uncertain)
-        if uncertain:
-            self.stack.configure(self._config + RETRYING)
-            await self.stack.stop_daemon()
-            await self._arrived(uncertain | set(self.seen.accepted.values()), maybe=set())
+        assert len(replies) == len(certain) + len(uncertain)
+        await self._check_phone(certain, maybe=uncertain)
         self._check_log()
 
     def _check_requests(self) -> None:
@@ -109,11 +111,13 @@ class Traffic:
         status = await self.host.tool("get_status")
         if status["connection"] != "connected" or status["queued"] or status["pending_requests"]:
             return None
+        if self._retrying and status["uncertain"]:
+            return None
         async with self.stack.control() as control, control.get("/v1/agents/-/replies?limit=500") as response:
             replies: list[dict[str, Any]] = (await response.json())["replies"]
             return replies
 
-    async def _arrived(self, wanted: set[str], *, maybe: set[str]) -> None:
+    async def _check_phone(self, wanted: set[str], *, maybe: set[str]) -> None:
         """On the phone: each of `wanted` exactly once, each of `maybe` at most once, nothing else."""
 
         async def there() -> bool:
