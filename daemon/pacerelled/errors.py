@@ -107,9 +107,10 @@ class TokenRefused(LinkError):
 class RelayRejected(LinkError):
     code = "relay_rejected"
 
-    def __init__(self, message: str, *, status: int, hint: str = "") -> None:
+    def __init__(self, message: str, *, status: int, hint: str = "", retry_after: float = 0.0) -> None:
         super().__init__(message, hint=hint)
         self.status = status
+        self.retry_after = retry_after  # seconds that the relay asks for
 
 
 class AgentError(PacerelledError):

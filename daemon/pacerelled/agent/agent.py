@@ -220,7 +220,7 @@ class Agent:
                 LinkError(
                     f"Not connected to the relay: {self._link.problem or 'connecting'}",
                     code="relay_offline",
-                    hint="It is tried again by itself. Replies are kept and sent later.",
+                    hint=f"{self._link.hint or 'It is tried again by itself.'} Replies are kept and sent later.",
                 )
             )
         if self._inbox.problems.store:

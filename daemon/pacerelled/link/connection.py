@@ -14,12 +14,14 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.protocol import State as SocketState
 
-from pacerelled.errors import LinkError, NotConnected, RelayUnreachable, TokenRefused, place_of
+from pacerelled.errors import LinkError, NotConnected, RelayRejected, RelayUnreachable, TokenRefused
 
-from .backoff import Backoff
+from .backoff import Backoff, Pace, retry_after
+from .failures import unreachable
+from .proxy import proxy_for
 
 log = logging.getLogger(__name__)
 # Its debug lines would contain the URL, and with it the token.
@@ -70,6 +72,7 @@ class RelayConnection:
         self._ping_interval = ping_interval
         self._ping_timeout = ping_timeout
         self._backoff = Backoff(reconnect_max)
+        self._pace = Pace(2 * reconnect_max)
         self._ws: ClientConnection | None = None
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
@@ -78,6 +81,7 @@ class RelayConnection:
         self.connected = asyncio.Event()
         self.state: State = "disconnected"
         self.problem: str | None = None  # why there is no connection, for people
+        self.hint = ""  # what to do about it, where that is known
         self.last_traffic: float | None = None  # monotonic seconds
 
     @property
@@ -99,6 +103,7 @@ class RelayConnection:
         """There is a new token, or somebody says that it is good: try again, now."""
         self._refused_token = None
         self._backoff.reset()
+        self._pace.reset()
         self._wake.set()
         if self._ws is not None:
             self._closing = asyncio.create_task(self._ws.close(1000, "new token"))
@@ -145,25 +150,31 @@ class RelayConnection:
             self._set(attempt)
             attempt = "reconnecting"
             lasted, at_least = 0.0, 0.0
+            self._pace.attempt(time.monotonic())
+            self.hint = ""
             try:
                 await self._prepare()
                 lasted = await self._connect_once(token)
             except InvalidStatus as error:
                 status = error.response.status_code
                 self.problem = f"the relay answered {status}"
-                at_least = _retry_after(error.response.headers.get("Retry-After"))
+                headers = error.response.headers
+                at_least = retry_after(headers.get("Retry-After"), headers.get("Date"))
                 if status in REFUSING:
                     self._refused_token = token
             except LinkError as error:
-                self.problem = error.message
-                if isinstance(error, TokenRefused):
+                self.problem, self.hint = error.message, error.hint
+                if isinstance(error, RelayRejected):
+                    at_least, self.hint = error.retry_after, ""
+                elif isinstance(error, TokenRefused):
                     self._refused_token = token
-            except Exception as error:
-                # Whatever it is, the agent must not stay silent for it. Only the type: the text may quote the URL.
-                self.problem = f"the relay cannot be reached ({_reason(error)})"
+            except Exception as error:  # whatever it is, the agent must not stay silent for it
+                found = unreachable(error)
+                self.problem, self.hint = found.message, found.hint
             if self.refused:
                 continue
             self._set("reconnecting")
+            at_least = max(at_least, self._pace.wait(time.monotonic()))
             delay = self._backoff.next(lasted=lasted, at_least=at_least)
             log.info("Relay: %s; next attempt in %.1f s", self.problem, delay)
             try:
@@ -180,6 +191,7 @@ class RelayConnection:
             "open_timeout": OPEN_TIMEOUT,
             "close_timeout": CLOSE_TIMEOUT,
             "ping_interval": None,  # `_keepalive` does it, and notes that the relay answered
+            "proxy": proxy_for(self._ws_url),
             "logger": _quiet,
         }
         ws = await connect(f"{self._ws_url}/ws/agent?token={quote(token, safe='')}", **options)
@@ -242,18 +254,3 @@ async def _close(ws: ClientConnection) -> None:
     finally:
         ws.transport.abort()  # also where the close frame is stuck behind what the other side does not read
         await asyncio.gather(closing, return_exceptions=True)
-
-
-def _retry_after(value: str | None) -> float:
-    """Seconds asked for by a Retry-After header (its numeric form), at most ten minutes."""
-    return min(float(value), 600.0) if value and value.isdigit() else 0.0
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    if not isinstance(error, (OSError, WebSocketException, ValueError, EOFError)):
-        log.error("Connecting failed: %s", place_of(error))
-    return type(error).__name__

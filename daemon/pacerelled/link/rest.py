@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import quote, urlsplit
-from urllib.request import getproxies, proxy_bypass
+from urllib.parse import quote
 
 import aiohttp
 
-from pacerelled.errors import LinkError, RelayRejected, RelayUnreachable, TokenRefused
+from pacerelled.errors import LinkError, RelayRejected, TokenRefused
+
+from .backoff import retry_after
+from .failures import unreachable
+from .proxy import proxy_for
 
 TIMEOUT = aiohttp.ClientTimeout(total=30, connect=15)
 BLOB_TIMEOUT = aiohttp.ClientTimeout(total=600, connect=15, sock_read=60)
@@ -18,7 +21,7 @@ MAX_JSON = 16 * 1024 * 1024
 
 
 class RelayRest:
-    """Raises RelayUnreachable, TokenRefused (401, 403) or RelayRejected (any other failure), nothing else."""
+    """Raises RelayUnreachable, TokenRefused (401, 403), RelayRejected (any other answer) or another LinkError."""
 
     def __init__(self, base_url: str, token: Callable[[], str | None]) -> None:
         self._base_url = base_url
@@ -75,7 +78,8 @@ class RelayRest:
                 data=data,
                 headers={"Authorization": f"Bearer {token}", **(headers or {})},
                 timeout=timeout or TIMEOUT,
-                proxy=_proxy(self._base_url),
+                # Not aiohttp's `trust_env`: with it an entry in ~/.netrc would take the place of the agent's token.
+                proxy=proxy_for(self._base_url),
                 allow_redirects=False,
             ) as response:
                 if response.status in (401, 403):
@@ -88,6 +92,7 @@ class RelayRest:
                         f"The relay answered {response.status} to {what}",
                         status=response.status,
                         hint="Try again later.",
+                        retry_after=retry_after(response.headers.get("Retry-After"), response.headers.get("Date")),
                     )
                 body = bytearray()
                 async for chunk in response.content.iter_chunked(1 << 16):
@@ -96,16 +101,4 @@ class RelayRest:
                         raise LinkError(f"The relay's answer to {what} is larger than {limit >> 20} MiB")
                 return bytes(body)
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
-            raise RelayUnreachable(
-                f"The relay cannot be reached ({type(error).__name__})",
-                hint="Check the network; it is tried again by itself.",
-            ) from error
-
-
-def _proxy(url: str) -> str | None:
-    """The proxy that the environment names for `url`, as for the WebSocket.
-
-    Not aiohttp's `trust_env`: with it an entry in ~/.netrc would take the place of the agent's token.
-    """
-    parts = urlsplit(url)
-    return None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)
+            raise unreachable(error) from error
