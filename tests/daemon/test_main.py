@@ -203,9 +203,12 @@ async def test_after_a_crash_a_damaged_store_is_refused_untouched_and_a_good_one
 async def test_a_signal_in_the_first_moments_ends_it_well(home: Path) -> None:
     for delay in (0.15, 0.6):
         program = await Daemon(home).start()
-        await asyncio.sleep(delay)
-        program.signal()
-        code = await program.ended()
+        try:
+            await asyncio.sleep(delay)
+            program.signal()
+            code = await program.ended()
+        finally:
+            await program.kill()
         said = await program.errors()
         # Before Python runs our code nobody can catch it; afterwards it is a stop like any other.
         assert code in (0, -signal.SIGTERM), said
