@@ -30,6 +30,7 @@ from pacerelled.store.custody import Keyring, token_from_outside
 from pacerelled.store.database import Store, Tx, now
 
 from .agent import Agent
+from .logins import Logins
 from .model import Session
 from .sessions import Sessions
 
@@ -59,6 +60,7 @@ class Hub:
         self._sessions = Sessions(
             store, lease=settings.claim_lease, grace=settings.claim_grace, on_released=self._released
         )
+        self._logins = Logins(self.agents, self._find_token)
 
     async def start(self) -> None:
         """Starts every agent the store knows. Raises StoreError."""
@@ -73,8 +75,10 @@ class Hub:
             await self._start_agent(row, None)
         if (agent_id := self._env.get("PACERELLE_AGENT_ID")) and agent_id not in self._agents:
             await self.add_agent(agent_id)
+        self._logins.start()
 
     async def stop(self) -> None:
+        await self._logins.stop()
         for ended in await asyncio.gather(*(a.stop() for a in self._agents.values()), return_exceptions=True):
             if isinstance(ended, Exception):
                 log.error("An agent did not stop as it should: %s", place_of(ended))
@@ -209,7 +213,7 @@ class Hub:
             settings=self._settings,
             notify=lambda topic: self._notify(agent_id, topic),
         )
-        if token := token or await token_from_outside(agent_id, keyring=self._keyring, env=self._env):
+        if token := token or await self._find_token(agent_id):
             agent.set_token(token)
         try:
             await agent.start()
@@ -218,6 +222,9 @@ class Hub:
             raise
         self._agents[agent_id] = agent
         return agent
+
+    async def _find_token(self, agent_id: str) -> str | None:
+        return await token_from_outside(agent_id, keyring=self._keyring, env=self._env)
 
     # -- what happens ------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -164,13 +165,16 @@ class Sessions:
 
 
 def _start_time(pid: int | None) -> float | None:
-    """When a process started (Unix seconds); None if there is none or it is a zombie."""
+    """When a process started, in seconds that no setting of the clock moves; None if there is none or it is a zombie.
+
+    Linux counts from the boot and psutil adds that moment, which moves with the clock; macOS notes the time once.
+    """
     if pid is None:
         return None
     try:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:
             return None
-        return float(process.create_time())
+        return float(process.create_time() - (psutil.boot_time() if sys.platform == "linux" else 0.0))
     except psutil.Error:
         return None
