@@ -11,7 +11,14 @@ from pacerelle_protocol.payload import Widget
 from pacerelled.agent import outbox as outbox_module
 from pacerelled.agent.agent import Agent
 from pacerelled.agent.model import Session
-from pacerelled.errors import InvalidArgument, NotConnected, NotPossible, RelayRejected, StoreUnavailable, UnknownMessage
+from pacerelled.errors import (
+    InvalidArgument,
+    NotConnected,
+    NotPossible,
+    RelayRejected,
+    StoreUnavailable,
+    UnknownMessage,
+)
 from pacerelled.store import replies
 from pacerelled.store.database import Tx
 
