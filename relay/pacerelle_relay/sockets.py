@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from sqlite3 import Connection
@@ -31,7 +32,7 @@ MAX_IN_FLIGHT = 256  # frames handed to the database and not yet committed
 MAX_IN_FLIGHT_BYTES = 8 * 1024 * 1024
 
 
-class Socket:
+class Socket(ABC):
     """What agents' and devices' connections have in common. `serve` is the connection's whole life."""
 
     def __init__(self, services: Services, mailbox: str, authenticate: Callable[[Connection], Agent | Device]) -> None:
@@ -55,22 +56,23 @@ class Socket:
 
     # What differs
 
+    @abstractmethod
     def take(self, text: str) -> None:
         """Hands a frame to the database. Raises Malformed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def render(self, item: Waiting) -> str:
-        raise NotImplementedError
+        """The frame that carries it."""
 
-    async def sent(self, portion: list[Waiting]) -> None:
+    async def sent(self, portion: list[Waiting]) -> None:  # noqa: B027 - nothing to do for a device
         """A portion of the mailbox has been written."""
 
-    def take_pong(self, data: bytes) -> None:
+    def take_pong(self, data: bytes) -> None:  # noqa: B027 - nothing to do for a device
         """The peer has read what was written before the ping with this data."""
 
+    @abstractmethod
     def seen(self) -> None:
         """Notes the time in the database."""
-        raise NotImplementedError
 
     # Receiver
 
