@@ -13,7 +13,8 @@
     │   └── StoreUnavailable   disk full or I/O error: passes, nothing was written
     ├── LinkError              the relay: unreachable, refused, answered nonsense
     │   ├── RelayUnreachable
-    │   │   └── NotConnected   there was no connection: nothing has left
+    │   │   ├── NotConnected   there was no connection: nothing has left
+    │   │   └── FrameRefused   the relay ended the connection because a frame of ours was too large for it
     │   ├── TokenRefused
     │   └── RelayRejected      4xx/5xx with the status
     └── AgentError             a caller asked for something that cannot be done
@@ -98,6 +99,10 @@ class RelayUnreachable(LinkError):
 
 class NotConnected(RelayUnreachable):
     code = "not_connected"
+
+
+class FrameRefused(RelayUnreachable):
+    code = "frame_refused"
 
 
 class TokenRefused(LinkError):

@@ -136,8 +136,8 @@ async def test_without_a_proof_a_reply_is_uncertain_and_a_retry_is_the_same_byte
     first, second = (raw for raw in relay.raw if '"MSG"' in raw)
     assert first == second
     assert human.read(json.loads(second)).text == "did it leave?"
-    with pytest.raises(NotPossible):
-        await agent.retry_reply(reply.message_id)
+    again = await agent.retry_reply(reply.message_id)
+    assert (again.state, again.repeated) == ("submitted", True)
 
 
 async def test_retry_uncertain_sends_again_after_reconnecting(tmp_path: Any, relay: ScriptedRelay) -> None:

@@ -32,10 +32,11 @@ from . import shapes
 from .claims import Claims, unknown_request
 from .crypto import AgentCrypto
 from .inbox import Inbox, Result
-from .model import Checkpoint, Connection, Login, Reply, Request, Session, short
+from .model import Checkpoint, Connection, Login, Request, Session, short
 from .outbox import Outbox
 from .prekeys import Prekeys
 from .sending import Sending
+from .sent import Sent, uncertain
 from .sessions import Sessions
 from .tokens import Tokens
 
@@ -100,7 +101,13 @@ class Agent:
         )
         self.send_message = sending.send_message
         self.send_widget = sending.send_widget
+        self.update_widget = sending.update_widget
         self.send_file = sending.send_file
+        sent = Sent(row.agent_id, store, self._outbox)
+        self.replies = sent.replies
+        self.wait_for_reply = sent.wait_for_reply
+        self.retry_reply = sent.retry_reply
+        self.drop_reply = sent.drop_reply
 
     # -- life --------------------------------------------------------------------------------------------------
 
@@ -147,6 +154,8 @@ class Agent:
         for result in results:
             if result.message is not None:
                 self._claims.waiting.wake(result.message.conversation_id)
+            for message_id in result.confirmed:
+                self._outbox.changed(message_id)
         for topic in ("inbox", "conversation"):
             self._notify(topic)
         if any(r.kind == "widget_response" for r in results):
@@ -167,10 +176,10 @@ class Agent:
 
     async def status(self) -> dict[str, Any]:
         def job(tx: Tx) -> tuple[dict[str, int], dict[str, int], list[Any]]:
-            uncertain = replies.select(tx, self.agent_id, state="uncertain", limit=50)
-            return requests.counts(tx, self.agent_id), replies.counts(tx, self.agent_id), uncertain
+            unsure = replies.select(tx, self.agent_id, state="uncertain", limit=50)
+            return requests.counts(tx, self.agent_id), replies.counts(tx, self.agent_id), unsure
 
-        inbound, outbound, uncertain = await self._store.run(job)
+        inbound, outbound, unsure = await self._store.run(job)
         last = self._link.last_traffic
         return {
             "agent_id": self.agent_id,
@@ -181,18 +190,7 @@ class Agent:
             "last_traffic_age_s": None if last is None else round(time.monotonic() - last, 1),
             **inbound,
             **outbound,
-            "uncertain_sends": [
-                {
-                    "message_id": r.message_id,
-                    "conversation_id": r.conversation_id,
-                    "to": r.to,
-                    "kind": r.kind,
-                    "created_at": r.created_at,
-                    "source_message_id": r.source_message_id,
-                    "reason": r.reason,
-                }
-                for r in map(shapes.reply, uncertain)
-            ],
+            "uncertain_sends": [uncertain(row) for row in unsure],
             "one_time_prekeys": self._prekeys.unused,
             "safety_code": safety_code(self._crypto.signal.identity_key) if self.row.e2ee else None,
             "problems": self._problems(),
@@ -297,37 +295,7 @@ class Agent:
             ) from error
         return file["name"], file["mime"], data
 
-    # -- replies -----------------------------------------------------------------------------------------------
-
-    async def wait_for_reply(self, message_id: str, *, timeout: float) -> Reply:
-        with self._outbox.watch(message_id) as settled:
-            found = await self._find_reply(message_id)
-            if found.state not in ("queued", "sending"):
-                return found
-            await asyncio.wait([settled], timeout=timeout)
-        return await self._find_reply(message_id)
-
-    async def retry_reply(self, message_id: str) -> Reply:
-        """Sends an uncertain reply's identical envelope once more."""
-        found = await self._find_reply(message_id)
-        if found.state != "uncertain":
-            raise NotPossible(
-                f"Reply {message_id} is {found.state}; only uncertain replies are sent again",
-                hint="See `pacerelle history`.",
-            )
-        await self._store.run(lambda tx: replies.requeue_uncertain(tx, self.agent_id, message_id))
-        self._outbox.wake()
-        return await self._find_reply(message_id)
-
-    async def _find_reply(self, message_id: str) -> Reply:
-        row = await self._store.run(lambda tx: replies.by_message_id(tx, self.agent_id, message_id))
-        if row is None:
-            raise UnknownMessage(f"There is no reply {message_id}", hint="`pacerelle history` lists them.")
-        return shapes.reply(row)
-
-    async def replies(self, *, state: str | None = None, limit: int = 50) -> list[Reply]:
-        rows = await self._store.run(lambda tx: replies.select(tx, self.agent_id, state=state, limit=limit))
-        return [shapes.reply(row) for row in rows]
+    # -- history -----------------------------------------------------------------------------------------------
 
     async def history(self, *, conversation_id: str | None = None, limit: int = 50) -> dict[str, Any]:
         def job(tx: Tx) -> tuple[list[Any], list[Any]]:

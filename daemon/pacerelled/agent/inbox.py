@@ -24,6 +24,7 @@ from pacerelled.store import conversations, events, requests
 from pacerelled.store.database import Store, Tx
 from pacerelled.store.driver import DatabaseError, IntegrityError
 
+from . import evidence, widgets
 from .crypto import AgentCrypto, Rejected
 from .model import short
 
@@ -51,6 +52,7 @@ class Result:
     kind: str | None = None  # of an accepted request
     reason: str | None = None
     raw: bytes = b""
+    confirmed: list[str] = field(default_factory=list)  # ids of replies that it shows to have arrived
 
 
 @dataclass(slots=True)
@@ -233,7 +235,8 @@ class Inbox:
     ) -> Result:
         opened = self._crypto.open(tx, message)
         plaintext.append(opened.body.encode())
-        request = _request(message, opened)
+        widget = widgets.about(tx, self._agent_id, message, opened.content)
+        request = _request(message, opened, widget)
         seq = requests.insert_request(tx, self._agent_id, request, message.digest)
         conversations.touch(tx, self._agent_id, message.conversation_id, group=message.is_group, sender=message.sender)
         events.add(
@@ -245,7 +248,8 @@ class Inbox:
             conversation_id=message.conversation_id,
             kind=request.kind,
         )
-        return Result("accepted", message, ack, request.kind)
+        confirmed = evidence.confirm(tx, self._agent_id, message, widget)
+        return Result("accepted", message, ack, request.kind, confirmed=confirmed)
 
     def _quarantine(self, tx: Tx, raw: bytes, message: IncomingMessage, error: Rejected) -> Result:
         new = requests.add_quarantine(
@@ -395,7 +399,7 @@ class Inbox:
             log.error("Receiving for agent %s failed: %s", short(self._agent_id), place_of(error))
 
 
-def _request(message: IncomingMessage, opened: Opened) -> requests.NewRequest:
+def _request(message: IncomingMessage, opened: Opened, widget: dict[str, Any] | None) -> requests.NewRequest:
     content = opened.content
     kind, text, detail, files = "text", opened.body, None, None
     if isinstance(content, Text):
@@ -403,9 +407,10 @@ def _request(message: IncomingMessage, opened: Opened) -> requests.NewRequest:
     elif isinstance(content, WidgetResponse):
         kind, text = "widget_response", "Widget cancelled" if content.cancelled else "Widget response"
         detail = {"id": content.id, "ref": content.ref, "value": content.value, "cancelled": content.cancelled}
+        detail["widget"] = widget
     elif isinstance(content, WidgetUpdate):
         kind, text = "widget_update", "Widget update"
-        detail = {"id": content.id, "ref": content.ref, "patch": content.patch}
+        detail = {"id": content.id, "ref": content.ref, "patch": content.patch, "widget": widget}
     return requests.NewRequest(
         message_id=message.id,
         conversation_id=message.conversation_id,

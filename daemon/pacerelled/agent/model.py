@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 Connection = Literal["connecting", "connected", "reconnecting", "disconnected", "stopped"]
 Login = Literal["ok", "needed", "refused"]
-ReplyState = Literal["queued", "sending", "submitted", "uncertain", "failed"]
+ReplyState = Literal["queued", "sending", "submitted", "uncertain", "failed", "dropped"]
 RequestKind = Literal["text", "widget_response", "widget_update"]
 Delivery = Literal["new", "again"]
 
@@ -60,6 +60,7 @@ class Request:
     reply_to_message_id: str | None = None
     widget_response: dict[str, Any] | None = None
     widget_update: dict[str, Any] | None = None
+    widget: dict[str, Any] | None = None  # ours, that the response or update is about; None if it is not known
     delivery: Delivery = "new"
     claim: Claim | None = None
     processed_at: str | None = None
@@ -93,6 +94,8 @@ class Request:
             out["widget_response"] = self.widget_response
         if self.widget_update is not None:
             out["widget_update"] = self.widget_update
+        if self.kind != "text":
+            out["widget"] = self.widget
         if self.processed_at is not None:
             out["processed_at"] = self.processed_at
             out["note"] = self.note
@@ -101,7 +104,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An outbound message or widget; `state` as in docs/tools.md, `reason` set for uncertain and failed."""
+    """An outbound message or widget; `state` as in docs/tools.md, `reason` says why."""
 
     seq: int
     message_id: str
@@ -117,6 +120,7 @@ class Reply:
     widget: dict[str, Any] | None = None
     source_message_id: str | None = None
     reply_to_message_id: str | None = None
+    attempts: int = 0  # how often it was written to the relay, or may have been
     repeated: bool = False  # this call had been made before: the first result, nothing sent
 
     def as_dict(self) -> dict[str, Any]:

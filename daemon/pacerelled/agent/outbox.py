@@ -1,8 +1,11 @@
 """Outbound: a reply is committed with its encrypted envelope first and sent afterwards, in order.
 
 States: `queued` → `sending` (committed before the frame is written: from then on it may have left) → `submitted`
-(the relay answered a ping that was sent after the frame) or `uncertain` (the link ended in between). Nothing is
-encrypted twice: sending again sends the same bytes under the same id, which a receiver's ratchet accepts once.
+(the relay answered a ping that was sent after the frame), `uncertain` (the link ended in between) or `failed` (the
+relay does not take it). Nothing is encrypted twice: sending again sends the same bytes under the same id, which a
+receiver's ratchet accepts once.
+
+The order holds within a conversation. One reply that cannot be sent holds up no other conversation.
 """
 
 from __future__ import annotations
@@ -10,11 +13,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from pacerelled.errors import LinkError, NotConnected, StoreError, StoreUnavailable, place_of
+from pacerelled.errors import FrameRefused, LinkError, NotConnected, StoreError, StoreUnavailable, place_of
 from pacerelled.store import events, replies
 from pacerelled.store.database import Store, Tx
 
@@ -22,7 +25,9 @@ log = logging.getLogger(__name__)
 
 BATCH = 32  # frames under one ping
 UNCERTAIN = "the relay connection ended before the relay confirmed it"
+REFUSED = "the relay does not take a message as large as this one"
 INTERRUPTED = "the daemon ended before the relay confirmed it"
+TRIES = 5  # with `retry_uncertain`; then somebody has to ask
 RETRY = 0.5  # seconds, after the link ended or the store refused
 STOP_PATIENCE = 1.0  # seconds
 
@@ -82,6 +87,11 @@ class Outbox:
         """There is something queued."""
         self._work.set()
 
+    def changed(self, message_id: str) -> None:
+        """Something else decided what became of this reply."""
+        self._tell(message_id)
+        self._on_change()
+
     def link_up(self) -> None:
         """The connection stands again."""
         if self._retry_uncertain:
@@ -100,10 +110,9 @@ class Outbox:
                 del self._waiters[message_id]
 
     def _after_crash(self, tx: Tx) -> None:
-        seqs = replies.interrupted(tx, self._agent_id)
-        replies.set_state(tx, seqs, "uncertain", INTERRUPTED)
-        for seq in seqs:
-            events.add(tx, self._agent_id, "reply.uncertain", seq=seq)
+        for seq, message_id in replies.in_state(tx, self._agent_id, "sending"):
+            replies.set_state(tx, [seq], "uncertain", INTERRUPTED)
+            events.add(tx, self._agent_id, "reply.uncertain", seq=seq, message_id=message_id)
 
     async def _pump(self) -> None:
         while True:
@@ -131,45 +140,50 @@ class Outbox:
 
         def begin(tx: Tx) -> list[Queued]:
             if self._retry_uncertain:
-                replies.requeue_uncertain(tx, self._agent_id)
+                replies.requeue_uncertain(tx, self._agent_id, tries=TRIES)
             return replies.begin_sending(tx, self._agent_id, BATCH)
 
         batch = await self._store.run(begin)
         if not batch:
             return False
-        left = await self._write(batch)
-        proven = left == len(batch) and await self._proof()
-        await self._settle(batch[:left], "submitted" if proven else "uncertain", unsent=batch[left:])
-        if not proven:
+        left, ended = await self._transmit(batch)
+        sent, unsent = batch[:left], batch[left:]
+        if ended is None:
+            await self._settle(sent, "submitted", None)
+        elif isinstance(ended, FrameRefused) and len(sent) == 1:
+            await self._settle(sent, "failed", REFUSED, unsent)
+        else:
+            await self._settle(sent, "uncertain", UNCERTAIN, unsent)
+        if ended is not None:
             self._work.set()
-        return proven
+        return ended is None
 
-    async def _write(self, batch: list[Queued]) -> int:
-        """Writes the frames; returns how many of them may have left."""
+    async def _transmit(self, batch: list[Queued]) -> tuple[int, LinkError | None]:
+        """How many of them may have left, and what ended the link before the proof, if something did."""
         for count, (_, _, envelope) in enumerate(batch):
             try:
                 await self._link.send(envelope)
-            except NotConnected:
-                return count
-            except LinkError:
-                return count + 1
-        return len(batch)
-
-    async def _proof(self) -> bool:
+            except NotConnected as error:
+                return count, error
+            except LinkError as error:
+                return count + 1, error
         try:
             await self._link.flushed()
-        except LinkError:
-            return False
-        return True
+        except LinkError as error:
+            return len(batch), error
+        return len(batch), None
 
-    async def _settle(self, batch: list[Queued], state: str, unsent: Sequence[Queued] = ()) -> None:
+    async def _settle(
+        self, batch: list[Queued], state: str, reason: str | None, unsent: list[Queued] | None = None
+    ) -> None:
         """Writes down what became of the batch, as soon as the store takes it."""
 
         def job(tx: Tx) -> None:
-            replies.set_state(tx, [seq for seq, _, _ in unsent], "queued", None)
+            replies.take_back(tx, [seq for seq, _, _ in unsent or () if replies.is_sending(tx, seq)])
             for seq, message_id, _ in batch:
-                replies.set_state(tx, [seq], state, UNCERTAIN if state == "uncertain" else None)
-                events.add(tx, self._agent_id, f"reply.{state}", seq=seq, message_id=message_id)
+                if replies.is_sending(tx, seq):  # else the person's answer has proven it meanwhile
+                    replies.set_state(tx, [seq], state, reason)
+                    events.add(tx, self._agent_id, f"reply.{state}", seq=seq, message_id=message_id)
 
         while True:
             try:
@@ -179,7 +193,10 @@ class Outbox:
                 log.error("The state of replies cannot be written: %s", error.message)
                 await asyncio.sleep(RETRY)
         for _, message_id, _ in batch:
-            for future in self._waiters.get(message_id, ()):
-                if not future.done():
-                    future.set_result(None)
+            self._tell(message_id)
         self._on_change()
+
+    def _tell(self, message_id: str) -> None:
+        for future in self._waiters.get(message_id, ()):
+            if not future.done():
+                future.set_result(None)

@@ -3,27 +3,44 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import mimetypes
 import uuid
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from pacerelle_protocol.envelope import group_target, message_frame
-from pacerelle_protocol.errors import InvalidWidget, LocalProtocolError, TooLarge
+from pacerelle_protocol.errors import LocalProtocolError, TooLarge
 from pacerelle_protocol.files import seal_file
-from pacerelle_protocol.payload import FileRef, encode_text, encode_widget
-from pacerelle_protocol.widgets import parse_widget, widget_json
+from pacerelle_protocol.payload import FileRef, WidgetUpdate, encode_text, encode_widget, encode_widget_update
+from pacerelle_protocol.widgets import widget_json
 from pacerelled.errors import InvalidArgument, NotPossible, RelayRejected
 from pacerelled.link.rest import MAX_BLOB, RelayRest
 from pacerelled.store import events, replies
 from pacerelled.store.database import Store, Tx
 
-from . import shapes
+from . import shapes, widgets
 from .crypto import AgentCrypto, Sealed
 from .model import Reply, Session
 from .outbox import Outbox
+from .repeats import Call, first_result, identify
 from .targets import Target, resolve_target
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What is to be sent: `body` is encrypted, the rest is for our own records."""
+
+    to: Target
+    kind: str
+    body: str = field(repr=False)
+    text: str = field(repr=False)
+    argument: str  # the caller's, that decides how long the body is
+    widget_id: str | None = None
+    widget: dict[str, Any] | None = field(default=None, repr=False)  # or the patch
+    files: tuple[FileRef, ...] = ()
 
 
 class Sending:
@@ -56,17 +73,17 @@ class Sending:
         to: str | None = None,
         reply_to_message_id: str | None = None,
         call_id: str | None = None,
+        idempotency_key: str | None = None,
     ) -> Reply:
         if not text.strip():
             raise InvalidArgument("`text` is empty", argument="text", hint="Say something to the person who asked.")
-        return await self._reply(
-            session,
-            "text",
-            encode_text(_sendable(text, "text")),
-            text,
-            target=(source_message_id, conversation_id, to, reply_to_message_id),
-            call_id=call_id,
-        )
+        body = encode_text(_sendable(text, "text"))
+        route = (source_message_id, conversation_id, to, reply_to_message_id)
+
+        def write(tx: Tx) -> Draft:
+            return Draft(resolve_target(tx, self._agent_id, *route), "text", body, text, "text")
+
+        return await self._reply(identify(session.id, call_id, idempotency_key, "text", body, route), write)
 
     async def send_widget(
         self,
@@ -77,26 +94,48 @@ class Sending:
         conversation_id: str | None = None,
         to: str | None = None,
         call_id: str | None = None,
+        idempotency_key: str | None = None,
     ) -> Reply:
-        try:
-            parsed = parse_widget(widget)
-            body = encode_widget(parsed)
-        except InvalidWidget as error:
+        parsed = widgets.parsed(widget)
+        body, whole = encode_widget(parsed), widget_json(parsed)
+        route = (source_message_id, conversation_id, to, None)
+
+        def write(tx: Tx) -> Draft:
+            target = resolve_target(tx, self._agent_id, *route)
+            widgets.check_sendable(parsed, target)
+            return Draft(target, "widget", body, widgets.title_of(parsed), "widgetJson", parsed.id, whole)
+
+        return await self._reply(identify(session.id, call_id, idempotency_key, "widget", whole, route), write)
+
+    async def update_widget(
+        self,
+        session: Session,
+        *,
+        message_id: str,
+        spec: dict[str, Any] | None = None,
+        expires_at: str | None = None,
+        call_id: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Reply:
+        if not spec and expires_at is None:
             raise InvalidArgument(
-                f"`widgetJson` is not a usable widget: {error}",
-                argument="widgetJson",
-                hint=f"A right one: {json.dumps(error.example)}",
-            ) from error
-        title = parsed.spec.get("title")
-        return await self._reply(
-            session,
-            "widget",
-            body,
-            title if isinstance(title, str) else parsed.kind,
-            target=(source_message_id, conversation_id, to, None),
-            call_id=call_id,
-            widget=widget_json(parsed),
-        )
+                "Nothing is to be changed: give `spec` or `expiresAt`",
+                argument="spec",
+                hint="`spec` has the fields of the widget's spec that change, and only those.",
+            )
+        patch: dict[str, Any] = {"spec": spec} if spec else {}
+        if expires_at is not None:
+            patch["expires_at"] = expires_at
+
+        def write(tx: Tx) -> Draft:
+            shown = widgets.find(tx, self._agent_id, message_id)
+            now = widgets.changed(tx, self._agent_id, shown, patch)
+            body = encode_widget_update(WidgetUpdate(str(uuid.uuid4()), now.id, patch))
+            # To where the widget is, and naming its message: an id may have been used for several widgets.
+            target = Target(shown.conversation_id, shown.to, shown.device_id, message_id, shown.source_message_id)
+            return Draft(target, "widget_update", body, widgets.title_of(now), "spec", now.id, patch)
+
+        return await self._reply(identify(session.id, call_id, idempotency_key, "update", message_id, patch), write)
 
     async def send_file(
         self,
@@ -109,6 +148,8 @@ class Sending:
         source_message_id: str | None = None,
         conversation_id: str | None = None,
         to: str | None = None,
+        call_id: str | None = None,
+        idempotency_key: str | None = None,
     ) -> Reply:
         if not self._crypto.e2ee:
             raise NotPossible("Files are only sent end-to-end encrypted", hint="Start the agent without --no-e2ee.")
@@ -118,8 +159,22 @@ class Sending:
                 argument="data",
                 hint="Send a smaller one, or a link.",
             )
-        target = (source_message_id, conversation_id, to, None)
-        await self._store.run(lambda tx: resolve_target(tx, self._agent_id, *target))  # before anything is uploaded
+        name = _sendable(name.replace("\\", "/").rpartition("/")[2], "name")[:512] or "file"
+        mime = mime or mimetypes.guess_type(name)[0] or "application/octet-stream"
+        route = (source_message_id, conversation_id, to, None)
+        digest = await asyncio.to_thread(lambda: hashlib.sha256(data).hexdigest())
+        call = identify(
+            session.id, call_id, idempotency_key, "file", digest, name, mime, _sendable(text, "text"), route
+        )
+
+        def before_upload(tx: Tx) -> Any:
+            row = first_result(tx, self._agent_id, call)
+            if row is None:
+                resolve_target(tx, self._agent_id, *route)
+            return row
+
+        if (row := await self._store.run(before_upload)) is not None:
+            return shapes.reply(row, repeated=True)
         sealed = await asyncio.to_thread(seal_file, data)
         answer = await self._rest.upload_blob(sealed.ciphertext)
         try:
@@ -129,43 +184,33 @@ class Sending:
             blob_id = None
         if not isinstance(blob_id, str) or not blob_id:
             raise RelayRejected("The relay's answer to the upload is not understood", status=201, hint="Try again.")
-        name = _sendable(name.replace("\\", "/").rpartition("/")[2], "name")[:512] or "file"
         file = FileRef(
             id=str(uuid.uuid4()),
             blob_id=blob_id,
             name=name,
-            mime=mime or mimetypes.guess_type(name)[0] or "application/octet-stream",
+            mime=mime,
             size=len(data),
             key=sealed.key,
             iv=sealed.iv,
             sha256=sealed.sha256,
         )
-        body = encode_text(_sendable(text, "text"), [file])
-        return await self._reply(session, "file", body, text or name, target=target, files=[file])
+        body = encode_text(text, [file])
 
-    async def _reply(
-        self,
-        session: Session,
-        kind: str,
-        body: str,
-        text: str,
-        *,
-        target: tuple[str | None, str | None, str | None, str | None],
-        call_id: str | None = None,
-        widget: dict[str, Any] | None = None,
-        files: list[FileRef] | None = None,
-    ) -> Reply:
+        def write(tx: Tx) -> Draft:
+            target = resolve_target(tx, self._agent_id, *route)
+            return Draft(target, "file", body, text or name, "text", files=(file,))
+
+        return await self._reply(call, write)
+
+    async def _reply(self, call: Call, write: Callable[[Tx], Draft]) -> Reply:
         """Encrypts and commits in one transaction; sending is the outbox's business.
 
-        A repeated (session, call id) finds the first result and changes nothing.
+        A repeated call finds the first result and changes nothing.
         """
-        call_key = f"{session.id}/{call_id}" if call_id is not None else None
         attempt = 0
         while True:
             try:
-                row, repeated = await self._store.run(
-                    lambda tx: self._seal_and_queue(tx, kind, body, text, target, call_key, widget, files or [])
-                )
+                row, repeated = await self._store.run(lambda tx: self._seal_and_queue(tx, call, write))
                 break
             except _GroupKeyWanted as wanted:
                 # Sending uses the newest key, and only the relay knows whether there is one yet.
@@ -176,23 +221,14 @@ class Sending:
         self._outbox.wake()
         return shapes.reply(row, repeated=repeated)
 
-    def _seal_and_queue(
-        self,
-        tx: Tx,
-        kind: str,
-        body: str,
-        text: str,
-        target: tuple[str | None, str | None, str | None, str | None],
-        call_key: str | None,
-        widget: dict[str, Any] | None,
-        files: list[FileRef],
-    ) -> tuple[Any, bool]:
-        if call_key is not None and (row := replies.by_call(tx, self._agent_id, call_key)) is not None:
+    def _seal_and_queue(self, tx: Tx, call: Call, write: Callable[[Tx], Draft]) -> tuple[Any, bool]:
+        if (row := first_result(tx, self._agent_id, call)) is not None:
             return row, True
-        to = resolve_target(tx, self._agent_id, *target)
+        draft = write(tx)
+        to = draft.to
         message_id = str(uuid.uuid4())
         self._crypto.guard(tx)
-        sealed = self._seal(tx, body, message_id, to)
+        sealed = self._seal(tx, draft.body, message_id, to)
         try:
             envelope = message_frame(
                 id=message_id,
@@ -202,13 +238,13 @@ class Sending:
                 payload_b64=sealed.payload_b64,
                 encrypted=sealed.encrypted,
                 reply_to_message_id=to.reply_to,
-                attachments=[f.public() for f in files],
+                attachments=[f.public() for f in draft.files],
                 history_record=sealed.history_record,
             )
         except TooLarge as error:
             raise InvalidArgument(
                 f"The reply is too long: {error.size} bytes encrypted, at most {error.limit} can be sent",
-                argument="text",
+                argument=draft.argument,
                 hint="Send a shorter text, several messages, or a file (`pacerelle send --file`).",
             ) from error
         except LocalProtocolError as error:
@@ -220,14 +256,15 @@ class Sending:
             conversation_id=to.conversation_id,
             recipient=to.recipient,
             device_id=to.device_id,
-            kind=kind,
-            text=text,
-            widget_id=widget["id"] if widget else None,
-            widget=json.dumps(widget) if widget else None,
+            kind=draft.kind,
+            text=draft.text,
+            widget_id=draft.widget_id,
+            widget=json.dumps(draft.widget) if draft.widget is not None else None,
             source_id=to.source_id,
             reply_to=to.reply_to,
             envelope=envelope,
-            call_key=call_key,
+            call_key=call.key,
+            digest=call.digest,
         )
         seq = replies.insert_reply(tx, self._agent_id, new)
         self._crypto.save(tx)

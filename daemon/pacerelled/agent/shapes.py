@@ -19,6 +19,7 @@ def request(row: Any, session_id: str | None = None, call_id: str | None = None)
     mine = holder is not None and holder == session_id
     new = bool(fresh) and claim_call == call_id if mine else handed_out == 0
     parsed = json.loads(detail) if detail else None
+    widget = parsed.pop("widget", None) if parsed else None
     return Request(
         seq=seq,
         message_id=message_id,
@@ -34,6 +35,7 @@ def request(row: Any, session_id: str | None = None, call_id: str | None = None)
         reply_to_message_id=reply_to,
         widget_response=parsed if kind == "widget_response" else None,
         widget_update=parsed if kind == "widget_update" else None,
+        widget=widget,
         delivery="new" if new else "again",
         claim=Claim(holder, label or holder, mine, since) if holder else None,
         processed_at=processed_at,
@@ -45,7 +47,7 @@ def reply(row: Any, *, repeated: bool = False) -> Reply:
     """`row` has the columns of `store.replies`."""
     (
         seq, message_id, conversation_id, recipient, device_id, kind, text, state, created_at, reason, widget_id,
-        widget, source_id, reply_to,
+        widget, source_id, reply_to, attempts,
     ) = row  # fmt: skip
     return Reply(
         seq=seq,
@@ -62,6 +64,7 @@ def reply(row: Any, *, repeated: bool = False) -> Reply:
         widget=json.loads(widget) if widget else None,
         source_message_id=source_id,
         reply_to_message_id=reply_to,
+        attempts=attempts,
         repeated=repeated,
     )
 

@@ -17,7 +17,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.protocol import State as SocketState
 
-from pacerelled.errors import LinkError, NotConnected, RelayRejected, RelayUnreachable, TokenRefused
+from pacerelled.errors import FrameRefused, LinkError, NotConnected, RelayRejected, RelayUnreachable, TokenRefused
 
 from .backoff import Backoff, Pace, retry_after
 from .failures import unreachable
@@ -32,11 +32,12 @@ State = Literal["connecting", "connected", "reconnecting", "disconnected", "stop
 MAX_FRAME = 32 * 1024 * 1024  # bytes; the official client ends its connection at 1 MiB
 OPEN_TIMEOUT = 20.0  # seconds
 CLOSE_TIMEOUT = 0.5  # for the other side's part in closing; then the socket is cut
+TOO_LARGE = 1009  # close code: a frame of the other side's
 REFUSED_RETRY = 600.0  # seconds between attempts with a token that was refused
 REFUSING = (401, 403, 4401, 4403)  # HTTP status or close code: this token is no good
 ENDED = {  # by close code
     1006: "the connection broke off",
-    1009: f"the relay sent a frame of more than {MAX_FRAME >> 20} MiB",
+    TOO_LARGE: f"the relay sent a frame of more than {MAX_FRAME >> 20} MiB",
     1012: "the relay is restarting",
     1013: "the relay is overloaded",
     4000: "another program connected as this agent",
@@ -74,6 +75,7 @@ class RelayConnection:
         self._backoff = Backoff(reconnect_max)
         self._pace = Pace(2 * reconnect_max)
         self._ws: ClientConnection | None = None
+        self._end: RelayUnreachable | None = None  # of the last connection
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._closing: asyncio.Task[None] | None = None
@@ -111,7 +113,8 @@ class RelayConnection:
     async def send(self, frame: str) -> None:
         """Writes one text frame.
 
-        Raises NotConnected (nothing was written) and RelayUnreachable (the connection ended while writing).
+        Raises NotConnected (nothing was written) and RelayUnreachable (the connection ended while writing);
+        FrameRefused, one of these, if it did because a frame of ours was too large.
         """
         ws = self._ws
         if ws is None or ws.state is not SocketState.OPEN:
@@ -119,18 +122,18 @@ class RelayConnection:
         try:
             await ws.send(frame)
         except ConnectionClosed as error:
-            raise RelayUnreachable("The relay connection ended while sending") from error
+            raise _ended(error, "while sending") from error
 
     async def flushed(self) -> None:
-        """Returns when the relay has read everything sent before. Raises RelayUnreachable if the link ends first."""
+        """Returns when the relay has read everything sent before. Raises as `send` if the link ends first."""
         ws = self._ws
         if ws is None:
-            raise NotConnected("The relay is not connected")
+            raise self._end or NotConnected("The relay is not connected")
         try:
             pong = await ws.ping()
             await pong
         except ConnectionClosed as error:
-            raise RelayUnreachable("The relay connection ended before it confirmed") from error
+            raise _ended(error, "before it confirmed") from error
         self.last_traffic = time.monotonic()
 
     async def _run(self) -> None:
@@ -212,9 +215,12 @@ class RelayConnection:
                 self.last_traffic = time.monotonic()
                 await self._on_frame(frame)
         except ConnectionClosed as error:
+            self._end = _ended(error, "before it confirmed")
             end = error.rcvd or error.sent  # the latter where a frame was too large for us
             code = end.code if end else 1006
-            if self.problem is None:  # the keepalive may know better
+            if isinstance(self._end, FrameRefused):
+                self.problem = "the relay does not take frames as large as one of ours"
+            elif self.problem is None:  # the keepalive may know better
                 self.problem = ENDED.get(code, f"the relay closed the connection ({code})")
             if code in REFUSING:
                 self._refused_token = token
@@ -244,6 +250,13 @@ class RelayConnection:
         if state != self.state:
             self.state = state
             self._on_state(state)
+
+
+def _ended(error: ConnectionClosed, when: str) -> RelayUnreachable:
+    """With the code sent by us it was the relay's frame that was too large, also if the relay repeats the code."""
+    if error.rcvd is not None and error.rcvd.code == TOO_LARGE and error.rcvd_then_sent is not False:
+        return FrameRefused("The relay does not take frames as large as one of ours")
+    return RelayUnreachable(f"The relay connection ended {when}")
 
 
 async def _close(ws: ClientConnection) -> None:

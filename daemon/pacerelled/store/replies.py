@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,9 +10,11 @@ from .database import Tx
 
 COLUMNS = (
     "seq, message_id, conversation_id, recipient, device_id, kind, text, state, created_at, reason, widget_id,"
-    " widget, source_id,"
-    " reply_to"
+    " widget, source_id, reply_to, attempts"
 )
+# As in the schema's index of open replies: the query planner knows its own words only.
+OPEN = "state IN ('queued', 'sending', 'uncertain')"
+ALONE = 64 * 1024  # characters; a longer envelope goes alone, so that a relay that refuses it refuses just it
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,28 +30,34 @@ class NewReply:
     source_id: str | None
     reply_to: str | None
     envelope: str
-    call_key: str | None
+    call_key: str | None  # what recognises a repetition of the call that made it
+    digest: str = ""  # of what that call said
 
 
 def insert_reply(tx: Tx, agent_id: str, reply: NewReply) -> int:
     cursor = tx.execute(
         "INSERT INTO replies (agent_id, message_id, conversation_id, recipient, device_id, kind, text,"
         " widget_id, widget, source_id,"
-        " reply_to, envelope, state, call_key, created_at, updated_at, day) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,"
-        " ?, 'queued', ?, ?, ?, ?)",
+        " reply_to, envelope, state, call_key, digest, created_at, updated_at, day) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?,"
+        " ?, ?, ?, 'queued', ?, ?, ?, ?, ?)",
         (
             agent_id, reply.message_id, reply.conversation_id, reply.recipient, reply.device_id, reply.kind, reply.text,
             reply.widget_id, reply.widget, reply.source_id, reply.reply_to, reply.envelope, reply.call_key,
-            tx.now, tx.now, tx.day,
+            reply.digest, tx.now, tx.now, tx.day,
         ),
     )  # fmt: skip
     seq: int = cursor.lastrowid
     return seq
 
 
-def by_call(tx: Tx, agent_id: str, call_key: str) -> Any:
-    """The reply that an earlier, identical call made; None if there was none."""
-    return tx.one(f"SELECT {COLUMNS} FROM replies WHERE agent_id = ? AND call_key = ?", (agent_id, call_key))
+def by_call(tx: Tx, agent_id: str, call_key: str) -> tuple[Any, str] | None:
+    """The reply that an earlier call under this key made, and the digest of what it said."""
+    row = tx.one(f"SELECT {COLUMNS}, digest FROM replies WHERE agent_id = ? AND call_key = ?", (agent_id, call_key))
+    return (row[:-1], row[-1]) if row else None
+
+
+def forget_call(tx: Tx, agent_id: str, call_key: str) -> None:
+    tx.execute("UPDATE replies SET call_key = NULL WHERE agent_id = ? AND call_key = ?", (agent_id, call_key))
 
 
 def by_message_id(tx: Tx, agent_id: str, message_id: str) -> Any:
@@ -59,14 +68,35 @@ def by_seq(tx: Tx, seq: int) -> Any:
     return tx.one(f"SELECT {COLUMNS} FROM replies WHERE seq = ?", (seq,))
 
 
+def widgets(tx: Tx, agent_id: str, conversation_id: str, widget_id: str) -> list[Any]:
+    """The replies that showed a widget under this id in a conversation, newest first: ids may be used again."""
+    return tx.all(
+        f"SELECT {COLUMNS} FROM replies WHERE agent_id = ? AND conversation_id = ? AND widget_id = ?"
+        " AND kind = 'widget' ORDER BY seq DESC",
+        (agent_id, conversation_id, widget_id),
+    )
+
+
+def widget_patches(tx: Tx, agent_id: str, conversation_id: str, widget_id: str, message_id: str) -> list[str]:
+    """The patches sent for one such widget, oldest first, as JSON."""
+    rows = tx.all(
+        "SELECT widget FROM replies WHERE agent_id = ? AND conversation_id = ? AND widget_id = ?"
+        " AND kind = 'widget_update' AND reply_to = ? AND state NOT IN ('failed', 'dropped') ORDER BY seq",
+        (agent_id, conversation_id, widget_id, message_id),
+    )
+    return [row[0] for row in rows]
+
+
 def select(
     tx: Tx, agent_id: str, *, state: str | None = None, conversation_id: str | None = None, limit: int
 ) -> list[Any]:
-    """The newest matching replies, oldest first."""
+    """The newest matching replies, oldest first. State `open`: those that were not submitted, dropped or failed."""
     where, parameters = "agent_id = ?", [agent_id]
-    if state is not None:
+    if state in ("open", "queued", "sending", "uncertain"):
+        where += f" AND {OPEN}"
+    if state not in (None, "open"):
         where += " AND state = ?"
-        parameters.append(state)
+        parameters.append(str(state))
     if conversation_id is not None:
         where += " AND conversation_id = ?"
         parameters.append(conversation_id)
@@ -74,13 +104,27 @@ def select(
 
 
 def begin_sending(tx: Tx, agent_id: str, limit: int) -> list[tuple[int, str, str]]:
-    """The oldest queued replies as (seq, message id, envelope), now `sending`: from here on they may have left."""
+    """Queued replies as (seq, message id, envelope), now `sending`: from here on they may have left.
+
+    The oldest first, several at once. One that was tried before may be what ends the connection: it goes when no
+    other is left, alone, and only what follows it in its own conversation waits for it. Long ones go alone as well.
+    """
+    where = f"agent_id = ? AND {OPEN} AND state = 'queued'"
+    tried = tx.all(f"SELECT seq, conversation_id FROM replies WHERE {where} AND attempts > 0 ORDER BY seq", (agent_id,))
+    held_up = json.dumps([conversation_id for _, conversation_id in tried])
     rows = tx.all(
-        "SELECT seq, message_id, envelope FROM replies WHERE agent_id = ? AND state = 'queued' ORDER BY seq LIMIT ?",
-        (agent_id, limit),
+        f"SELECT seq, message_id, envelope FROM replies WHERE {where} AND conversation_id NOT IN"
+        " (SELECT value FROM json_each(?)) ORDER BY seq LIMIT ?",
+        (agent_id, held_up, limit),
     )
-    set_state(tx, [row[0] for row in rows], "sending", None)
-    return [(row[0], row[1], row[2]) for row in rows]
+    if not rows and tried:
+        rows = [tx.one("SELECT seq, message_id, envelope FROM replies WHERE seq = ?", (tried[0][0],))]
+    long = next((place for place, row in enumerate(rows) if len(row[2]) > ALONE), len(rows))
+    batch = [(row[0], row[1], row[2]) for row in rows[: max(long, 1)]]
+    for seq, _, _ in batch:
+        tx.execute("UPDATE replies SET attempts = attempts + 1 WHERE seq = ?", (seq,))
+    set_state(tx, [seq for seq, _, _ in batch], "sending", None)
+    return batch
 
 
 def set_state(tx: Tx, seqs: list[int], state: str, reason: str | None) -> None:
@@ -91,30 +135,45 @@ def set_state(tx: Tx, seqs: list[int], state: str, reason: str | None) -> None:
         )
 
 
-def interrupted(tx: Tx, agent_id: str) -> list[int]:
-    """Replies that a crash left in `sending`."""
-    return [r[0] for r in tx.all("SELECT seq FROM replies WHERE agent_id = ? AND state = 'sending'", (agent_id,))]
+def is_sending(tx: Tx, seq: int) -> bool:
+    """Whether nothing else has decided meanwhile what became of it."""
+    return tx.one("SELECT 1 FROM replies WHERE seq = ? AND state = 'sending'", (seq,)) is not None
 
 
-def requeue_uncertain(tx: Tx, agent_id: str, message_id: str | None = None) -> int:
-    """Makes uncertain replies `queued` again: the identical envelope goes out once more. Returns how many."""
-    where, parameters = "agent_id = ? AND state = 'uncertain'", [agent_id]
-    if message_id is not None:
-        where += " AND message_id = ?"
-        parameters.append(message_id)
-    result = tx.execute(
-        f"UPDATE replies SET state = 'queued', reason = NULL, updated_at = ? WHERE {where}",
-        (tx.now, *parameters),
+def take_back(tx: Tx, seqs: list[int]) -> None:
+    """These were not written after all."""
+    set_state(tx, seqs, "queued", None)
+    for seq in seqs:
+        tx.execute("UPDATE replies SET attempts = attempts - 1 WHERE seq = ?", (seq,))
+
+
+def in_state(tx: Tx, agent_id: str, state: str) -> list[tuple[int, str]]:
+    """(seq, message id) of the replies in an open state, oldest first."""
+    rows = tx.all(
+        f"SELECT seq, message_id FROM replies WHERE agent_id = ? AND {OPEN} AND state = ? ORDER BY seq",
+        (agent_id, state),
     )
-    count: int = result.rowcount
-    return count
+    return [(row[0], row[1]) for row in rows]
+
+
+def requeue_uncertain(tx: Tx, agent_id: str, *, tries: int | None = None) -> None:
+    """Makes uncertain replies `queued` again, but those that were tried `tries` times: the identical envelope goes
+    out once more.
+    """
+    where, parameters = f"agent_id = ? AND {OPEN} AND state = 'uncertain'", [tx.now, tx.day, agent_id]
+    if tries is not None:
+        where += " AND attempts < ?"
+        parameters.append(tries)
+    tx.execute(
+        f"UPDATE replies SET state = 'queued', reason = NULL, updated_at = ?, day = ? WHERE {where}",
+        tuple(parameters),
+    )
 
 
 def counts(tx: Tx, agent_id: str) -> dict[str, int]:
     """queued (with sending) and uncertain."""
     rows = tx.all(
-        "SELECT state, count(*) FROM replies WHERE agent_id = ? AND state IN ('queued', 'sending', 'uncertain')"
-        " GROUP BY state",
+        f"SELECT state, count(*) FROM replies WHERE agent_id = ? AND {OPEN} GROUP BY state",
         (agent_id,),
     )
     found = {row[0]: row[1] for row in rows}

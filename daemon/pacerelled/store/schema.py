@@ -141,7 +141,9 @@ CREATE TABLE replies (
     envelope        TEXT NOT NULL,
     state           TEXT NOT NULL,
     reason          TEXT,
+    attempts        INTEGER NOT NULL DEFAULT 0,
     call_key        TEXT,
+    digest          TEXT NOT NULL,
     created_at      TEXT NOT NULL,
     updated_at      TEXT NOT NULL,
     day             INTEGER NOT NULL,
@@ -150,6 +152,7 @@ CREATE TABLE replies (
 CREATE INDEX replies_open ON replies (agent_id, seq) WHERE state IN ('queued', 'sending', 'uncertain');
 CREATE INDEX replies_at_rest ON replies (agent_id, day) WHERE state IN ('submitted', 'failed', 'dropped');
 CREATE INDEX replies_by_conversation ON replies (agent_id, conversation_id, seq);
+CREATE INDEX replies_by_widget ON replies (agent_id, conversation_id, widget_id) WHERE widget_id IS NOT NULL;
 CREATE UNIQUE INDEX replies_by_call ON replies (agent_id, call_key) WHERE call_key IS NOT NULL;
 CREATE TABLE checkpoints (
     agent_id        TEXT NOT NULL,
