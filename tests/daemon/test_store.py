@@ -191,6 +191,14 @@ async def test_a_log_without_its_index(killed: Path) -> None:
     assert await count(killed) == 300
 
 
+@pytest.mark.parametrize("size", [1, 32, 33])
+async def test_a_log_that_was_only_begun(closed: Path, used_stores: dict[str, Path], size: int) -> None:
+    """As a crash leaves it between the log's header and its first transaction."""
+    log = (used_stores["killed"] / "store.db-wal").read_bytes()
+    closed.with_name("store.db-wal").write_bytes(log[:size])
+    assert await count(closed) == 300
+
+
 async def test_a_damaged_page_that_the_log_replaces_is_no_damage(killed: Path) -> None:
     flip(killed, 0.7)
     assert await count(killed) == 300

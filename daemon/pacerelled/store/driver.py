@@ -22,6 +22,8 @@ DatabaseError: type[Exception] = dbapi2.DatabaseError
 IntegrityError: type[Exception] = dbapi2.IntegrityError
 Connection = Any  # sqlcipher3 has no type information
 
+LOG_HEADER = 32  # bytes of a write-ahead log before its first frame
+
 __all__ = ["Connection", "Database", "DatabaseError", "IntegrityError", "Migrations", "connect"]
 
 
@@ -34,7 +36,9 @@ def connect(path: Path, key: bytes, *, read_only: bool = False) -> Connection:
     uri = path.absolute().as_uri()
     if read_only:
         log = path.with_name(f"{path.name}-wal")
-        uri += "?mode=ro&readonly_shm=1" if log.exists() and log.stat().st_size else "?immutable=1"
+        # A log that a crash left with its header alone is empty, but SQLite never comes to an end of reading it so.
+        has_frames = log.exists() and log.stat().st_size > LOG_HEADER
+        uri += "?mode=ro&readonly_shm=1" if has_frames else "?immutable=1"
     conn = dbapi2.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=5.0)
     conn.row_factory = dbapi2.Row
     conn.execute("PRAGMA cipher_log_level = NONE")  # it writes to stderr; errors reach us as exceptions
