@@ -75,22 +75,49 @@ class AgentDouble:
             **count,
         }
 
-    async def send_message(self, session: Session, *, text: str, call_id: str | None, **route: Any) -> Reply:
-        return self._add("text", text, call_id=call_id, **route)
+    async def send_message(self, session: Session, *, text: str, idempotency_key: str | None, **route: Any) -> Reply:
+        return self._add("text", text, key=idempotency_key, **route)
 
-    async def send_widget(self, session: Session, *, widget: Any, call_id: str | None, **route: Any) -> Reply:
-        return self._add("widget", "", call_id=call_id, widget=widget, **route)
+    async def send_widget(self, session: Session, *, widget: Any, idempotency_key: str | None, **route: Any) -> Reply:
+        return self._add("widget", "", key=idempotency_key, widget=widget, **route)
 
-    async def send_file(self, session: Session, *, data: bytes, text: str, **route: Any) -> Reply:
-        return self._add("file", text, call_id=None, data=data, **route)
+    async def send_file(
+        self, session: Session, *, data: bytes, text: str, idempotency_key: str | None, **route: Any
+    ) -> Reply:
+        return self._add("file", text, key=idempotency_key, data=data, **route)
 
-    def _add(self, kind: Any, text: str, *, call_id: str | None, **details: Any) -> Reply:
+    async def update_widget(
+        self, session: Session, *, message_id: str, idempotency_key: str | None, **patch: Any
+    ) -> Reply:
+        self._at(message_id)
+        return self._add("widget_update", "", key=idempotency_key, ref=message_id, **patch)
+
+    async def retry_reply(self, message_id: str) -> Reply:
+        index = self._at(message_id)
+        again = self.sent[index].state == "uncertain"
+        self.sent[index] = replace(self.sent[index], state="queued" if again else self.sent[index].state, reason=None)
+        return replace(self.sent[index], repeated=not again)
+
+    async def drop_reply(self, message_id: str) -> Reply:
+        index = self._at(message_id)
+        if self.sent[index].state == "submitted":
+            raise errors.NotPossible(f"reply {message_id} is submitted", hint="See: pacerelle outbox list")
+        self.sent[index] = replace(self.sent[index], state="dropped", reason="dropped before it was sent")
+        return self.sent[index]
+
+    def _at(self, message_id: str) -> int:
+        for index, reply in enumerate(self.sent):
+            if reply.message_id == message_id:
+                return index
+        raise errors.UnknownMessage(f"no reply {message_id}", hint="See: pacerelle history")
+
+    def _add(self, kind: Any, text: str, *, key: str | None, **details: Any) -> Reply:
         if self.fails_with is not None:
             raise self.fails_with
         for index, call in enumerate(self.calls):
-            if call_id is not None and call["call_id"] == call_id:
+            if key is not None and call["key"] == key:
                 return replace(self.sent[index], repeated=True)
-        self.calls.append({"kind": kind, "text": text, "call_id": call_id, **details})
+        self.calls.append({"kind": kind, "text": text, "key": key, **details})
         reply = Reply(
             seq=len(self.sent) + 1,
             message_id=f"reply-{len(self.sent) + 1}",
@@ -107,7 +134,7 @@ class AgentDouble:
         return reply
 
     async def wait_for_reply(self, message_id: str, *, timeout: float) -> Reply:
-        index = next(i for i, reply in enumerate(self.sent) if reply.message_id == message_id)
+        index = self._at(message_id)
         if self.leaves_as is None:
             await asyncio.sleep(timeout)
             return self.sent[index]
@@ -135,7 +162,8 @@ class AgentDouble:
         }
 
     async def replies(self, *, state: str | None, limit: int) -> list[Reply]:
-        return [r for r in self.sent if state in (None, r.state)][-limit:]
+        wanted = ("queued", "sending", "uncertain", "failed") if state == "open" else (state,)
+        return [r for r in self.sent if state is None or r.state in wanted][-limit:]
 
     async def quarantine(self) -> list[dict[str, Any]]:
         return self.refused

@@ -130,6 +130,42 @@ async def test_a_message_is_sent_once_for_one_idempotency_key(control: Control) 
     assert [(call["text"], call["reply_to_message_id"]) for call in agent.calls] == [("hé\u2028llo", "msg-1")]
 
 
+async def test_replies_are_sent_again_or_given_up(control: Control) -> None:
+    agent = await control.agent()
+    agent.leaves_as = "uncertain"
+    _, sent = await control.call("POST", "/v1/agents/-/messages", json={"text": "a", "wait_s": 5})
+    await control.call("POST", "/v1/agents/-/messages", json={"text": "b"})
+    agent.leaves_as = "submitted"
+    reply = f"/v1/agents/-/replies/{sent['message_id']}"
+    assert len((await control.call("GET", "/v1/agents/-/replies?state=open"))[1]["replies"]) == 2
+    status, again = await control.call("POST", f"{reply}/retry", json={"wait_s": 5})
+    assert (status, again["state"], again["repeated"]) == (200, "submitted", False)
+    status, again = await control.call("POST", f"{reply}/retry")
+    assert (status, again["state"], again["repeated"]) == (200, "submitted", True)
+    status, refused = await control.call("POST", f"{reply}/drop")
+    assert (status, refused["error"]["code"]) == (409, "not_possible")
+    status, dropped = await control.call("POST", "/v1/agents/-/replies/reply-2/drop", json={})
+    assert (status, dropped["state"]) == (200, "dropped")
+    assert (await control.call("GET", "/v1/agents/-/replies?state=open"))[1]["replies"] == []
+    for call in ("retry", "drop", "widget"):
+        status, _ = await control.call("POST", f"/v1/agents/-/replies/nothing/{call}")
+        assert status == 404
+        status, _ = await control.call("POST", f"{reply}/{call}", json={"unknown": 1})
+        assert status == 400
+
+
+async def test_a_widget_is_changed_where_it_was_shown(control: Control) -> None:
+    agent = await control.agent()
+    await control.call("POST", "/v1/agents/-/messages", json={"widget": {"kind": "confirm"}})
+    change = {"spec": {"title": "Really?"}, "expires_at": "2031-01-01T00:00:00Z", "idempotency_key": "k"}
+    for status in (201, 200):
+        found, body = await control.call("POST", "/v1/agents/-/replies/reply-1/widget", json=change)
+        assert (found, body["kind"]) == (status, "widget_update")
+    assert agent.calls[1]["spec"] == {"title": "Really?"}
+    status, _ = await control.call("POST", "/v1/agents/-/replies/reply-1/widget", json={"spec": "text"})
+    assert status == 400
+
+
 async def test_a_sender_can_wait_until_the_reply_has_left(control: Control) -> None:
     await control.agent()
     status, body = await control.call("POST", "/v1/agents/-/messages", json={"text": "a", "wait_s": 5})

@@ -42,8 +42,10 @@ class AgentApi(Protocol):
         conversation_id: str | None = None,
         to: str | None = None,
         reply_to_message_id: str | None = None,
-        call_id: str | None = None,  # a repeated (session, call_id) returns the first result
-    ) -> Reply: ...
+        call_id: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Reply:
+        """A call that was made before returns the first result (`repeats.identify`), as with the calls below."""
 
     async def send_widget(
         self,
@@ -54,6 +56,18 @@ class AgentApi(Protocol):
         conversation_id: str | None = None,
         to: str | None = None,
         call_id: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Reply: ...
+
+    async def update_widget(
+        self,
+        session: Session,
+        *,
+        message_id: str,  # of the reply that shows the widget
+        spec: dict[str, Any] | None = None,  # the fields that change
+        expires_at: str | None = None,
+        call_id: str | None = None,
+        idempotency_key: str | None = None,
     ) -> Reply: ...
 
     async def send_file(
@@ -67,10 +81,18 @@ class AgentApi(Protocol):
         source_message_id: str | None = None,
         conversation_id: str | None = None,
         to: str | None = None,
+        call_id: str | None = None,
+        idempotency_key: str | None = None,
     ) -> Reply: ...
 
     async def wait_for_reply(self, message_id: str, *, timeout: float) -> Reply:
         """The reply once it left `queued` and `sending`, or as it stands after `timeout` seconds."""
+
+    async def retry_reply(self, message_id: str) -> Reply:
+        """Sends the identical envelope of an uncertain or failed reply once more; others stay (`repeated`)."""
+
+    async def drop_reply(self, message_id: str) -> Reply:
+        """Gives up a queued, uncertain or failed reply: it is not sent, or not again."""
 
     async def mark_processed(self, session: Session, message_id: str, *, note: str | None = None) -> Request: ...
 

@@ -32,6 +32,7 @@ from pacerelled.store.database import Store, Tx, now
 from .agent import Agent
 from .logins import Logins
 from .model import Session
+from .sent import fail_unsent
 from .sessions import Sessions
 
 log = logging.getLogger(__name__)
@@ -187,6 +188,7 @@ class Hub:
             await agent.stop()
 
             def job(tx: Tx) -> None:
+                fail_unsent(tx, agent.agent_id, "the agent was removed before this was sent")
                 agent_rows.remove_agent(tx, agent.agent_id, purge=purge)
                 events.add(tx, agent.agent_id, "agent.removed")
 

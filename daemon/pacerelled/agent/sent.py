@@ -90,6 +90,13 @@ class Sent:
         return shapes.reply(row, repeated=repeated)
 
 
+def fail_unsent(tx: Tx, agent_id: str, reason: str) -> None:
+    """Ends what is queued, when nobody will send it."""
+    for seq, message_id in replies.in_state(tx, agent_id, "queued"):
+        replies.set_state(tx, [seq], "failed", reason)
+        events.add(tx, agent_id, "reply.failed", seq=seq, message_id=message_id)
+
+
 def uncertain(row: Any) -> dict[str, Any]:
     """An uncertain reply as status shows it, with what can be done."""
     reply = shapes.reply(row)

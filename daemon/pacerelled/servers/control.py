@@ -35,7 +35,7 @@ _MAX_WAIT = 3600.0  # seconds that a sender may wait for its reply to leave
 _STOP_GRACE = 0.3  # seconds that answers under way get when the server stops
 _MAX_SEQ = 2**63 - 1
 
-_REPLY_STATES = ("queued", "sending", "submitted", "uncertain", "failed")
+_REPLY_STATES = ("queued", "sending", "submitted", "uncertain", "failed", "dropped", "open")
 _MIME = re.compile(r"[a-z0-9!#$&^_.+-]{1,64}/[a-z0-9!#$&^_.+-]{1,64}", re.IGNORECASE | re.ASCII)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -53,7 +53,6 @@ class ControlServer:
         self._paths = dict(paths)
         self._stop = stop
         self._stopping = asyncio.Event()
-        # One session for every caller: an idempotency key then holds over connections and restarts.
         self._session = Session(id="control", transport="control")
         self._runner: web.AppRunner | None = None
 
@@ -98,6 +97,9 @@ class ControlServer:
             web.post(f"{agent}/files", self._send_file),
             web.get(f"{agent}/attachments/{{message_id}}/{{attachment_id}}", self._attachment),
             web.get(f"{agent}/replies", self._replies),
+            web.post(f"{agent}/replies/{{message_id}}/retry", self._retry),
+            web.post(f"{agent}/replies/{{message_id}}/drop", self._drop),
+            web.post(f"{agent}/replies/{{message_id}}/widget", self._update_widget),
             web.get(f"{agent}/quarantine", self._quarantine),
         ]
 
@@ -217,7 +219,7 @@ class ControlServer:
                 conversation_id=conversation_id,
                 to=to,
                 reply_to_message_id=reply_to,
-                call_id=key,
+                idempotency_key=key,
             )
         else:
             for name, value in (("text", text), ("reply_to_message_id", reply_to)):
@@ -229,7 +231,7 @@ class ControlServer:
                 source_message_id=source,
                 conversation_id=conversation_id,
                 to=to,
-                call_id=key,
+                idempotency_key=key,
             )
         return await self._sent(agent, reply, wait)
 
@@ -241,6 +243,7 @@ class ControlServer:
         source = fields.text("source_message_id")
         conversation_id = fields.text("conversation_id")
         to = fields.text("to")
+        key = fields.text("idempotency_key")
         wait = fields.seconds("wait_s", most=_MAX_WAIT)
         fields.done()
         agent = self._agent(request)
@@ -253,11 +256,41 @@ class ControlServer:
             source_message_id=source,
             conversation_id=conversation_id,
             to=to,
+            idempotency_key=key,
         )
         return await self._sent(agent, reply, wait)
 
-    async def _sent(self, agent: AgentApi, reply: Reply, wait: float) -> web.Response:
-        status = 200 if reply.repeated else 201
+    async def _retry(self, request: web.Request) -> web.Response:
+        fields = await json_fields(request)
+        wait = fields.seconds("wait_s", most=_MAX_WAIT)
+        fields.done()
+        agent = self._agent(request)
+        reply = await agent.retry_reply(request.match_info["message_id"])
+        return await self._sent(agent, reply, wait, status=200)
+
+    async def _drop(self, request: web.Request) -> web.Response:
+        (await json_fields(request)).done()
+        return answer((await self._agent(request).drop_reply(request.match_info["message_id"])).as_dict())
+
+    async def _update_widget(self, request: web.Request) -> web.Response:
+        fields = await json_fields(request)
+        spec = fields.object("spec")
+        expires_at = fields.text("expires_at")
+        key = fields.text("idempotency_key")
+        wait = fields.seconds("wait_s", most=_MAX_WAIT)
+        fields.done()
+        agent = self._agent(request)
+        reply = await agent.update_widget(
+            self._session,
+            message_id=request.match_info["message_id"],
+            spec=spec,
+            expires_at=expires_at,
+            idempotency_key=key,
+        )
+        return await self._sent(agent, reply, wait)
+
+    async def _sent(self, agent: AgentApi, reply: Reply, wait: float, *, status: int = 201) -> web.Response:
+        status = 200 if reply.repeated else status
         if wait and reply.state in ("queued", "sending"):
             # When the daemon stops meanwhile, the reply as it was stored is a true answer too.
             reply = await self._unless_stopping(agent.wait_for_reply(reply.message_id, timeout=wait)) or reply

@@ -50,6 +50,12 @@ class Fields:
             return value
         raise _wrong(name, "must be an object or a string with JSON")
 
+    def object(self, name: str) -> dict[str, Any] | None:
+        value = self._values.pop(name, None)
+        if value is None or isinstance(value, dict):
+            return value
+        raise _wrong(name, "must be an object")
+
     def choice(self, name: str, *, of: tuple[str, ...]) -> str | None:
         value = self.text(name)
         if value is None or value in of:

@@ -90,13 +90,13 @@ def widget_patches(tx: Tx, agent_id: str, conversation_id: str, widget_id: str, 
 def select(
     tx: Tx, agent_id: str, *, state: str | None = None, conversation_id: str | None = None, limit: int
 ) -> list[Any]:
-    """The newest matching replies, oldest first. State `open`: those that were not submitted, dropped or failed."""
+    """The newest matching replies, oldest first. State `open`: those that were neither submitted nor dropped."""
     where, parameters = "agent_id = ?", [agent_id]
-    if state in ("open", "queued", "sending", "uncertain"):
-        where += f" AND {OPEN}"
-    if state not in (None, "open"):
-        where += " AND state = ?"
-        parameters.append(str(state))
+    if state == "open":
+        where += f" AND ({OPEN} OR state = 'failed')"
+    elif state is not None:
+        where += " AND state = ?" + (f" AND {OPEN}" if state in ("queued", "sending", "uncertain") else "")
+        parameters.append(state)
     if conversation_id is not None:
         where += " AND conversation_id = ?"
         parameters.append(conversation_id)
