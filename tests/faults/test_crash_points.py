@@ -19,17 +19,17 @@ MAKING_UNCERTAIN = ("reply about to be sent", "reply sent", "reply confirmed")
 
 
 async def crash(
-    machine: Stack, point: str, *, retrying: bool, requests: int, kills: int, most: int, hosts: int, seed: int = 0
+    machine: Stack, point: str, *, retrying: bool, requests: int, kills: int, most: int, hosts: int
 ) -> None:
     machine.configure(CONFIG + ("retry_uncertain = true\n" if retrying else ""))
-    rng = random.Random(f"{point} {seed}")
+    rng = random.Random(point)
     async with (
         Keeper.watching(machine, point, kills=kills, most=most, rng=rng) as keeper,
         Traffic.going_on(machine, hosts=hosts, retrying=retrying) as traffic,
     ):
         await traffic.ask(requests)
         while not keeper.all_died.is_set():  # what is under way may be over before the last one dies
-            await until(lambda: keeper.all_died.is_set() or traffic.is_quiet, "the next crash")
+            await until(lambda: keeper.all_died.is_set() or traffic.is_quiet, "the next crash", 600)
             if not keeper.all_died.is_set():
                 await traffic.ask(1)
         await traffic.ask(1)
@@ -39,7 +39,7 @@ async def crash(
 
 @pytest.mark.parametrize("point", POINTS)
 async def test_nothing_is_lost_or_doubled_by_a_crash(machine: Stack, point: str) -> None:
-    await crash(machine, point, retrying=True, requests=10, kills=3, most=4, hosts=1)
+    await crash(machine, point, retrying=True, requests=10, kills=2, most=4, hosts=1)
 
 
 @pytest.mark.parametrize("point", MAKING_UNCERTAIN)
@@ -48,10 +48,7 @@ async def test_what_may_have_left_stays_uncertain(machine: Stack, point: str) ->
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("retrying", [True, False])
 @pytest.mark.parametrize("point", POINTS)
-async def test_nothing_is_lost_or_doubled_by_many_crashes(
-    machine: Stack, point: str, retrying: bool, seed: int
-) -> None:
-    await crash(machine, point, retrying=retrying, requests=150, kills=12, most=12, hosts=3, seed=seed)
+async def test_nothing_is_lost_or_doubled_by_many_crashes(machine: Stack, point: str, retrying: bool) -> None:
+    await crash(machine, point, retrying=retrying, requests=150, kills=10, most=15, hosts=3)
