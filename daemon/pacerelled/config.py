@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import difflib
+import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from platformdirs import user_downloads_path
+
 from .errors import ConfigError
+from .files import is_hidden
 
 DEFAULT_BASE_URL = "https://api.pacerelle.com"
+
+
+def download_folder() -> Path:
+    """Where people's files go unless something else is set."""
+    return user_downloads_path() / "Pacerelle"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +38,8 @@ class Settings:
     ping_timeout: float = 20.0
     reconnect_max: float = 30.0
     retry_uncertain: bool = False  # send the identical envelope again after a reconnection
+    files_in: tuple[Path, ...] = field(default_factory=lambda: (download_folder(),))  # where attachments may be saved
+    files_out: tuple[Path, ...] = ()  # where files may be sent from
     # What is kept of processed requests, replies that came to an end, events, and receipts (store/retention.py)
     retention_days: int = 90
     retention_requests: int = 10_000
@@ -49,6 +60,8 @@ ENVIRONMENT = {
     "PACERELLED_PING_TIMEOUT": "ping_timeout",
     "PACERELLED_RECONNECT_MAX": "reconnect_max",
     "PACERELLED_RETRY_UNCERTAIN": "retry_uncertain",
+    "PACERELLED_FILES_IN": "files_in",
+    "PACERELLED_FILES_OUT": "files_out",
     "PACERELLED_RETENTION_DAYS": "retention_days",
     "PACERELLED_RETENTION_REQUESTS": "retention_requests",
     "PACERELLED_RETENTION_REPLIES": "retention_replies",
@@ -116,6 +129,8 @@ def _checked(key: str, value: Any, source: str) -> Any:
         return _number(key, value, where, "a number of seconds")
     if kind == "int":
         return int(_number(key, value, where, "a whole number"))
+    if kind.startswith("tuple"):
+        return _folders(key, value, where)
     if not isinstance(value, str):
         raise ConfigError(f"{where} must be text, not {type(value).__name__}", hint=f'Write {key} = "…".')
     if key == "log_level" and value.lower() not in LOG_LEVELS:
@@ -143,6 +158,24 @@ def checked_url(value: str, where: str, schemes: tuple[str, ...]) -> str:
     ):
         raise ConfigError(f"{where} is not a usable address", hint=f"Write it like {schemes[-1]}://relay.example.org")
     return value.rstrip("/")
+
+
+def _folders(key: str, value: Any, where: str) -> tuple[Path, ...]:
+    """A list, or in the environment one text with the system's separator (`:`)."""
+    names = value.split(os.pathsep) if isinstance(value, str) and where.endswith("the environment") else value
+    hint = f'Write {key} = ["~/Documents/Pacerelle"].'
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"{where} must be a list of folders", hint=hint)
+    folders = tuple(Path(os.path.expanduser(name)) for name in names if name)
+    for folder in folders:
+        if not folder.is_absolute() or "\0" in str(folder):
+            raise ConfigError(f"{where} has {str(folder)!r}, which is not a whole path", hint=hint)
+        if is_hidden(folder):
+            raise ConfigError(
+                f"{where} has {str(folder)!r}, which is hidden: settings and keys live in such folders",
+                hint="Use a folder without a part that begins with a dot.",
+            )
+    return folders
 
 
 def _boolean(value: Any, where: str) -> bool:

@@ -1,4 +1,4 @@
-"""Private files and folders: 0700 and 0600 from the first moment, replaced atomically."""
+"""Private files and folders: 0700 and 0600 from the first moment, replaced atomically; and hidden ones."""
 
 from __future__ import annotations
 
@@ -41,6 +41,15 @@ def private_directory(path: Path) -> None:
             f"The folder {path} is not writable",
             hint="Set PACERELLE_STORE_ROOT to a folder you can write to.",
         )
+
+
+def is_hidden(path: Path) -> bool:
+    """Whether a part of it begins with a dot; the home's own path does not count."""
+    for home in (os.path.expanduser("~"), os.path.realpath(os.path.expanduser("~"))):
+        if path.is_relative_to(home):
+            path = path.relative_to(home)
+            break
+    return any(part.startswith(".") for part in path.parts)
 
 
 def make_private(path: Path) -> None:

@@ -11,6 +11,8 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import AsyncIterable, AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from typing import Any
 import aiohttp
 
 from pacerelled import errors
-from pacerelled.agent.model import Attachment, Claim, Reply, Request, Session
+from pacerelled.agent.model import Attachment, Claim, FetchedFile, Reply, Request, Session
 from pacerelled.servers.control import ControlServer
 from pacerelled.servers.sockets import bind_unix
 
@@ -82,9 +84,18 @@ class AgentDouble:
         return self._add("widget", "", key=idempotency_key, widget=widget, **route)
 
     async def send_file(
-        self, session: Session, *, data: bytes, text: str, idempotency_key: str | None, **route: Any
+        self,
+        session: Session,
+        *,
+        data: AsyncIterable[bytes],
+        size: int | None,
+        text: str,
+        idempotency_key: str | None,
+        **route: Any,
     ) -> Reply:
-        return self._add("file", text, key=idempotency_key, data=data, **route)
+        whole = b"".join([piece async for piece in data])
+        assert size in (None, len(whole))
+        return self._add("file", text, key=idempotency_key, data=whole, **route)
 
     async def update_widget(
         self, session: Session, *, message_id: str, idempotency_key: str | None, **patch: Any
@@ -168,11 +179,18 @@ class AgentDouble:
     async def quarantine(self) -> list[dict[str, Any]]:
         return self.refused
 
-    async def attachment(self, message_id: str, attachment_id: str) -> tuple[str, str, bytes]:
+    @asynccontextmanager
+    async def attachment(self, message_id: str, attachment_id: str) -> AsyncIterator[FetchedFile]:
         try:
-            return self.files[message_id, attachment_id]
+            name, mime, data = self.files[message_id, attachment_id]
         except KeyError:
             raise errors.UnknownMessage("no such attachment") from None
+
+        async def pieces() -> AsyncIterator[bytes]:
+            for start in range(0, len(data), 100_000):
+                yield data[start : start + 100_000]
+
+        yield FetchedFile(name, mime, len(data), pieces())
 
 
 class HubDouble:

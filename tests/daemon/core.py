@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -66,6 +66,12 @@ class Core:
         """A host's session that is registered."""
         session = Session(session_id or uuid.uuid4().hex, "stdio", pid=pid, client=name)
         return self.hub.open_session(session)
+
+
+async def pieces(*data: bytes) -> AsyncIterator[bytes]:
+    """A file on its way."""
+    for piece in data:
+        yield piece
 
 
 async def quarantined(agent: Agent, count: int) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from pacerelled.errors import (
 from pacerelled.store import replies
 from pacerelled.store.database import Tx
 
-from .core import Core, full_disk
+from .core import Core, full_disk, pieces
 from .human import Human, message_id
 from .polling import until
 from .scripted_relay import ScriptedRelay
@@ -91,7 +91,12 @@ async def test_widgets_and_files(agent: Agent, human: Human, relay: ScriptedRela
     widget = await agent.send_widget(session, widget=WIDGET, source_message_id="question of ada")
     assert widget.widget_id == "w1"
     file = await agent.send_file(
-        session, name="../secret/plan.txt", data=b"the plan", source_message_id="question of ada", text="see"
+        session,
+        name="../secret/plan.txt",
+        data=pieces(b"the ", b"plan"),
+        size=8,
+        source_message_id="question of ada",
+        text="see",
     )
     assert (await agent.wait_for_reply(file.message_id, timeout=30)).state == "submitted"
     first, second = relay.messages
@@ -336,7 +341,7 @@ async def test_a_failed_upload_sends_nothing(
 ) -> None:
     relay.refuse["/agent/blobs"] = 507
     with pytest.raises(RelayRejected) as refused:
-        await agent.send_file(session, name="a.txt", data=b"x", source_message_id="question of ada")
+        await agent.send_file(session, name="a.txt", data=pieces(b"x"), size=1, source_message_id="question of ada")
     assert refused.value.status == 507
     assert await agent.replies() == []
 

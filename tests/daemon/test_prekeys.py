@@ -13,7 +13,7 @@ from pacerelled.errors import NotPossible, StoreCorrupt, StoreUnavailable
 from pacerelled.store import agents as agent_rows
 from pacerelled.store.database import Tx
 
-from .core import Core, full_disk, quarantined
+from .core import Core, full_disk, pieces, quarantined
 from .human import Human, message_id
 from .polling import until
 from .scripted_relay import ScriptedRelay
@@ -177,4 +177,4 @@ async def test_without_encryption_there_are_none(core: Core, relay: ScriptedRela
     assert relay.bundles == []
     assert (await agent.status())["one_time_prekeys"] == 0
     with pytest.raises(NotPossible):
-        await agent.send_file(core.session(), name="x", data=b"y")
+        await agent.send_file(core.session(), name="x", data=pieces(b"y"), size=1)

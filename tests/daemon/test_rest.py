@@ -13,6 +13,7 @@ from pacerelled.errors import LinkError, RelayRejected, RelayUnreachable, TokenR
 from pacerelled.link import rest as module
 from pacerelled.link.rest import RelayRest
 
+from .core import pieces
 from .scripted_relay import ScriptedRelay
 
 TOKEN = "secret-token"
@@ -31,8 +32,12 @@ async def test_calls(rest: RelayRest, relay: ScriptedRelay) -> None:
     assert (relay.bundles, relay.one_time) == ([{"a": 1}], [{"one_time_prekeys": []}])
     relay.group_keys["c/1 &x"] = [1]
     assert await rest.group_keys("c/1 &x") == b"[1]"
-    assert b"blob0" in await rest.upload_blob(b"\x00\xff")
-    assert await rest.download_blob("blob0") == b"\x00\xff"
+    assert b"blob0" in await rest.upload_blob(pieces(b"\x00\xff", b"", b"more"), 6)
+    assert b"blob1" in await rest.upload_blob(pieces(b"of unknown", b"length"), None)
+    assert [b"".join([piece async for piece in rest.download_blob(f"blob{n}")]) for n in (0, 1)] == [
+        b"\x00\xffmore",
+        b"of unknownlength",
+    ]
     assert set(relay.tokens) == {TOKEN}
 
 
@@ -66,7 +71,7 @@ async def test_an_answer_that_is_too_large(
     monkeypatch.setattr(module, "MAX_BLOB", 1000)
     relay.blobs["big"] = b"x" * 5000
     with pytest.raises(LinkError):
-        await rest.download_blob("big")
+        [piece async for piece in rest.download_blob("big")]
 
 
 async def test_servers_that_are_none(caplog: pytest.LogCaptureFixture) -> None:

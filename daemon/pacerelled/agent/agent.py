@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable
 from typing import Any, Literal
 
-from pacerelle_protocol.errors import RemoteProtocolError
-from pacerelle_protocol.files import open_file
-from pacerelle_protocol.payload import unpack_b64
 from pacerelle_protocol.signal import safety_code
 from pacerelled.config import Settings
 from pacerelled.errors import (
     LinkError,
-    NotPossible,
     PacerelledError,
     StoreUnavailable,
     TokenRefused,
-    UnknownMessage,
 )
 from pacerelled.link.connection import RelayConnection, State
 from pacerelled.link.rest import RelayRest
@@ -31,6 +25,8 @@ from pacerelled.store.database import Store, Tx
 from . import shapes
 from .claims import Claims, unknown_request
 from .crypto import AgentCrypto
+from .files import Files
+from .folders import Folders
 from .inbox import Inbox, Result
 from .model import Checkpoint, Connection, Login, Request, Session, short
 from .outbox import Outbox
@@ -53,6 +49,7 @@ class Agent:
         store: Store,
         sessions: Sessions,
         settings: Settings,
+        folders: Folders,
         notify: Callable[[str], None],
     ) -> None:
         self.row = row
@@ -96,13 +93,16 @@ class Agent:
             store,
             self._crypto,
             self._outbox,
-            self._rest,
             refresh_group_keys=self._inbox.refresh_group_keys,
         )
         self.send_message = sending.send_message
         self.send_widget = sending.send_widget
         self.update_widget = sending.update_widget
-        self.send_file = sending.send_file
+        self._files = Files(row.agent_id, store, self._rest, sending, folders, e2ee=row.e2ee)
+        self.send_file = self._files.send_file
+        self.send_path = self._files.send_path
+        self.attachment = self._files.attachment
+        self.save_attachment = self._files.save_attachment
         sent = Sent(row.agent_id, store, self._outbox)
         self.replies = sent.replies
         self.wait_for_reply = sent.wait_for_reply
@@ -193,6 +193,7 @@ class Agent:
             "uncertain_sends": [uncertain(row) for row in unsure],
             "one_time_prekeys": self._prekeys.unused,
             "safety_code": safety_code(self._crypto.signal.identity_key) if self.row.e2ee else None,
+            "files": self._files.describe(),
             "problems": self._problems(),
         }
 
@@ -263,37 +264,6 @@ class Agent:
 
     async def quarantine(self) -> list[dict[str, Any]]:
         return await self._store.run(lambda tx: requests.list_quarantine(tx, self.agent_id))
-
-    async def attachment(self, message_id: str, attachment_id: str) -> tuple[str, str, bytes]:
-        files = await self._store.run(lambda tx: requests.files_of(tx, self.agent_id, message_id))
-        if files is None:
-            raise unknown_request(message_id)
-        file = next((f for f in files if f["id"] == attachment_id), None)
-        if file is None:
-            raise UnknownMessage(
-                f"Request {message_id} has no attachment {attachment_id}",
-                hint=f"It has: {', '.join(f['id'] for f in files) or 'none'}.",
-            )
-        if not file["key"] or not file["iv"]:
-            raise NotPossible(
-                "This attachment came without a key: it was not sent end-to-end encrypted",
-                hint="Ask the sender to send it again with a current app.",
-            )
-        ciphertext = await self._rest.download_blob(file["blob_id"])
-        try:
-            data = await asyncio.to_thread(
-                open_file,
-                ciphertext,
-                key=unpack_b64(file["key"]),
-                iv=unpack_b64(file["iv"]),
-                sha256=file["sha256"],
-                size=file["size"],
-            )
-        except RemoteProtocolError as error:
-            raise NotPossible(
-                f"The attachment does not open: {error}", hint="Ask the sender to send it again."
-            ) from error
-        return file["name"], file["mime"], data
 
     # -- history -----------------------------------------------------------------------------------------------
 

@@ -6,10 +6,11 @@ nothing else escapes. All are cancellable; a cancelled `wait_for_messages` has c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, Protocol
 
-from .model import Checkpoint, Reply, Request, Session, WaitResult
+from .model import Checkpoint, FetchedFile, OnProgress, Reply, Request, SavedFile, Session, WaitResult
 
 
 class AgentApi(Protocol):
@@ -70,18 +71,34 @@ class AgentApi(Protocol):
         idempotency_key: str | None = None,
     ) -> Reply: ...
 
-    async def send_file(
+    async def send_path(
         self,
         session: Session,
         *,
-        name: str,
-        data: bytes,
+        path: str,  # in one of the folders that `files_out` allows
+        name: str | None = None,  # what the person sees
         mime: str | None = None,
         text: str = "",
         source_message_id: str | None = None,
         conversation_id: str | None = None,
         to: str | None = None,
         call_id: str | None = None,
+        idempotency_key: str | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Reply: ...
+
+    async def send_file(
+        self,
+        session: Session,
+        *,
+        name: str,
+        data: AsyncIterable[bytes],  # read once, and not at all if the call fails before; what it raises comes through
+        size: int | None,  # bytes; None if it is not known
+        mime: str | None = None,
+        text: str = "",
+        source_message_id: str | None = None,
+        conversation_id: str | None = None,
+        to: str | None = None,
         idempotency_key: str | None = None,
     ) -> Reply: ...
 
@@ -129,8 +146,18 @@ class AgentApi(Protocol):
 
     async def quarantine(self) -> list[dict[str, Any]]: ...
 
-    async def attachment(self, message_id: str, attachment_id: str) -> tuple[str, str, bytes]:
-        """(name, mime, decrypted and checked bytes)."""
+    def attachment(self, message_id: str, attachment_id: str) -> AbstractAsyncContextManager[FetchedFile]:
+        """The decrypted and checked file, whose pieces can be read inside the context."""
+
+    async def save_attachment(
+        self,
+        *,
+        message_id: str,
+        attachment_id: str,
+        directory: str | None = None,  # in one of the folders that `files_in` allows; None: the first of them
+        on_progress: OnProgress | None = None,
+    ) -> SavedFile:
+        """A new file on this machine, decrypted and checked. A cancelled or failed call leaves nothing."""
 
 
 class HubApi(Protocol):

@@ -30,10 +30,12 @@ from pacerelled.store.custody import Keyring, token_from_outside
 from pacerelled.store.database import Store, Tx, now
 
 from .agent import Agent
+from .folders import Folders
 from .logins import Logins
 from .model import Session
 from .sent import fail_unsent
 from .sessions import Sessions
+from .work import in_thread
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +54,7 @@ class Hub:
         self._keyring = keyring
         self._env = env
         self._state = state
+        self._folders = Folders(settings.files_in, settings.files_out, state)
         self._agents: dict[str, Agent] = {}
         self._subscribers: list[Callable[[str, str], None]] = []
         self._news = asyncio.Event()
@@ -72,6 +75,7 @@ class Hub:
 
         self._store.on_event = on_event
         await self._sessions.start()
+        await in_thread(self._folders.clean)
         for row in await self._store.run(agent_rows.list_agents):
             await self._start_agent(row, None)
         if (agent_id := self._env.get("PACERELLE_AGENT_ID")) and agent_id not in self._agents:
@@ -213,6 +217,7 @@ class Hub:
             store=self._store,
             sessions=self._sessions,
             settings=self._settings,
+            folders=self._folders,
             notify=lambda topic: self._notify(agent_id, topic),
         )
         if token := token or await self._find_token(agent_id):

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
 import json
-import mimetypes
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -13,11 +10,9 @@ from typing import Any
 
 from pacerelle_protocol.envelope import group_target, message_frame
 from pacerelle_protocol.errors import LocalProtocolError, TooLarge
-from pacerelle_protocol.files import seal_file
 from pacerelle_protocol.payload import FileRef, WidgetUpdate, encode_text, encode_widget, encode_widget_update
 from pacerelle_protocol.widgets import widget_json
-from pacerelled.errors import InvalidArgument, NotPossible, RelayRejected
-from pacerelled.link.rest import MAX_BLOB, RelayRest
+from pacerelled.errors import InvalidArgument, NotPossible
 from pacerelled.store import events, replies
 from pacerelled.store.database import Store, Tx
 
@@ -52,7 +47,6 @@ class Sending:
         store: Store,
         crypto: AgentCrypto,
         outbox: Outbox,
-        rest: RelayRest,
         *,
         refresh_group_keys: Callable[[str], Awaitable[None]],
     ) -> None:
@@ -60,7 +54,6 @@ class Sending:
         self._store = store
         self._crypto = crypto
         self._outbox = outbox
-        self._rest = rest
         self._refresh_group_keys = refresh_group_keys
 
     async def send_message(
@@ -77,13 +70,13 @@ class Sending:
     ) -> Reply:
         if not text.strip():
             raise InvalidArgument("`text` is empty", argument="text", hint="Say something to the person who asked.")
-        body = encode_text(_sendable(text, "text"))
+        body = encode_text(sendable(text, "text"))
         route = (source_message_id, conversation_id, to, reply_to_message_id)
 
         def write(tx: Tx) -> Draft:
             return Draft(resolve_target(tx, self._agent_id, *route), "text", body, text, "text")
 
-        return await self._reply(identify(session.id, call_id, idempotency_key, "text", body, route), write)
+        return await self.reply(identify(session.id, call_id, idempotency_key, "text", body, route), write)
 
     async def send_widget(
         self,
@@ -105,7 +98,7 @@ class Sending:
             widgets.check_sendable(parsed, target)
             return Draft(target, "widget", body, widgets.title_of(parsed), "widgetJson", parsed.id, whole)
 
-        return await self._reply(identify(session.id, call_id, idempotency_key, "widget", whole, route), write)
+        return await self.reply(identify(session.id, call_id, idempotency_key, "widget", whole, route), write)
 
     async def update_widget(
         self,
@@ -135,74 +128,9 @@ class Sending:
             target = Target(shown.conversation_id, shown.to, shown.device_id, message_id, shown.source_message_id)
             return Draft(target, "widget_update", body, widgets.title_of(now), "spec", now.id, patch)
 
-        return await self._reply(identify(session.id, call_id, idempotency_key, "update", message_id, patch), write)
+        return await self.reply(identify(session.id, call_id, idempotency_key, "update", message_id, patch), write)
 
-    async def send_file(
-        self,
-        session: Session,
-        *,
-        name: str,
-        data: bytes,
-        mime: str | None = None,
-        text: str = "",
-        source_message_id: str | None = None,
-        conversation_id: str | None = None,
-        to: str | None = None,
-        call_id: str | None = None,
-        idempotency_key: str | None = None,
-    ) -> Reply:
-        if not self._crypto.e2ee:
-            raise NotPossible("Files are only sent end-to-end encrypted", hint="Start the agent without --no-e2ee.")
-        if len(data) > MAX_BLOB - 16:
-            raise InvalidArgument(
-                f"The file has {len(data)} bytes; at most {MAX_BLOB - 16} can be sent",
-                argument="data",
-                hint="Send a smaller one, or a link.",
-            )
-        name = _sendable(name.replace("\\", "/").rpartition("/")[2], "name")[:512] or "file"
-        mime = mime or mimetypes.guess_type(name)[0] or "application/octet-stream"
-        route = (source_message_id, conversation_id, to, None)
-        digest = await asyncio.to_thread(lambda: hashlib.sha256(data).hexdigest())
-        call = identify(
-            session.id, call_id, idempotency_key, "file", digest, name, mime, _sendable(text, "text"), route
-        )
-
-        def before_upload(tx: Tx) -> Any:
-            row = first_result(tx, self._agent_id, call)
-            if row is None:
-                resolve_target(tx, self._agent_id, *route)
-            return row
-
-        if (row := await self._store.run(before_upload)) is not None:
-            return shapes.reply(row, repeated=True)
-        sealed = await asyncio.to_thread(seal_file, data)
-        answer = await self._rest.upload_blob(sealed.ciphertext)
-        try:
-            uploaded = json.loads(answer)
-            blob_id = uploaded["id"]
-        except (ValueError, TypeError, KeyError, RecursionError):
-            blob_id = None
-        if not isinstance(blob_id, str) or not blob_id:
-            raise RelayRejected("The relay's answer to the upload is not understood", status=201, hint="Try again.")
-        file = FileRef(
-            id=str(uuid.uuid4()),
-            blob_id=blob_id,
-            name=name,
-            mime=mime,
-            size=len(data),
-            key=sealed.key,
-            iv=sealed.iv,
-            sha256=sealed.sha256,
-        )
-        body = encode_text(text, [file])
-
-        def write(tx: Tx) -> Draft:
-            target = resolve_target(tx, self._agent_id, *route)
-            return Draft(target, "file", body, text or name, "text", files=(file,))
-
-        return await self._reply(call, write)
-
-    async def _reply(self, call: Call, write: Callable[[Tx], Draft]) -> Reply:
+    async def reply(self, call: Call, write: Callable[[Tx], Draft]) -> Reply:
         """Encrypts and commits in one transaction; sending is the outbox's business.
 
         A repeated call finds the first result and changes nothing.
@@ -302,7 +230,7 @@ class _GroupKeyWanted(Exception):
         self.error = error
 
 
-def _sendable(text: str, argument: str) -> str:
+def sendable(text: str, argument: str) -> str:
     """Refuses what cannot be written as UTF-8 (lone surrogates) instead of changing it silently."""
     try:
         text.encode()

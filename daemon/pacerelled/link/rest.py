@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, AsyncIterable, Callable
+from contextlib import aclosing
 from typing import Any
 from urllib.parse import quote
 
@@ -43,25 +44,37 @@ class RelayRest:
         """The list of sealed group keys as JSON bytes."""
         return await self._call("GET", f"/agent/group-keys?conversation_id={quote(conversation_id, safe='')}")
 
-    async def upload_blob(self, ciphertext: bytes) -> bytes:
-        """The relay's answer as JSON bytes. The file's name stays out: it travels encrypted."""
+    async def upload_blob(self, ciphertext: AsyncIterable[bytes], size: int | None) -> bytes:
+        """The relay's answer as JSON bytes; `size` in bytes, None if it is not known before the end.
+
+        The file's name stays out: it travels encrypted. What `ciphertext` raises becomes RelayUnreachable: whoever
+        cares keeps it.
+        """
         headers = {"Content-Type": "application/octet-stream"}
+        if size is not None:
+            headers["Content-Length"] = str(size)
         return await self._call("POST", "/agent/blobs", data=ciphertext, headers=headers, timeout=BLOB_TIMEOUT)
 
-    async def download_blob(self, blob_id: str) -> bytes:
-        return await self._call("GET", f"/agent/blobs/{quote(blob_id, safe='')}", timeout=BLOB_TIMEOUT, limit=MAX_BLOB)
+    def download_blob(self, blob_id: str) -> AsyncGenerator[bytes]:
+        """The ciphertext in pieces, at most `MAX_BLOB` bytes. Whoever stops early closes it, which ends the call."""
+        return self._pieces("GET", f"/agent/blobs/{quote(blob_id, safe='')}", timeout=BLOB_TIMEOUT, limit=MAX_BLOB)
 
-    async def _call(
+    async def _call(self, method: str, path: str, **options: Any) -> bytes:
+        async with aclosing(self._pieces(method, path, **options)) as pieces:
+            return b"".join([piece async for piece in pieces])
+
+    async def _pieces(
         self,
         method: str,
         path: str,
         *,
         json: Any = None,
-        data: bytes | None = None,
+        data: AsyncIterable[bytes] | None = None,
         headers: dict[str, str] | None = None,
         timeout: aiohttp.ClientTimeout | None = None,
         limit: int = MAX_JSON,
-    ) -> bytes:
+    ) -> AsyncGenerator[bytes]:
+        """The answer's body."""
         if self._session is None:
             # No connection is kept: calls are rare, and one that died in the computer's sleep would stall the next.
             connector = aiohttp.TCPConnector(force_close=True)
@@ -94,11 +107,14 @@ class RelayRest:
                         hint="Try again later.",
                         retry_after=retry_after(response.headers.get("Retry-After"), response.headers.get("Date")),
                     )
-                body = bytearray()
-                async for chunk in response.content.iter_chunked(1 << 16):
-                    body += chunk
-                    if len(body) > limit:
-                        raise LinkError(f"The relay's answer to {what} is larger than {limit >> 20} MiB")
-                return bytes(body)
+                too_large = LinkError(f"The relay's answer to {what} is larger than {limit >> 20} MiB")
+                if (response.content_length or 0) > limit:
+                    raise too_large
+                size = 0
+                async for piece in response.content.iter_any():
+                    size += len(piece)
+                    if size > limit:
+                        raise too_large
+                    yield piece
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             raise unreachable(error) from error

@@ -22,7 +22,7 @@ from pacerelled.agent.api import AgentApi, HubApi
 from pacerelled.agent.model import Reply, Session
 
 from .answers import answer, answer_error
-from .fields import MAX_JSON, file_bytes, json_fields, query_fields
+from .fields import MAX_JSON, file_pieces, json_fields, query_fields
 from .sockets import peer_uid
 
 log = logging.getLogger(__name__)
@@ -250,7 +250,8 @@ class ControlServer:
         reply = await agent.send_file(
             self._session,
             name=name,
-            data=await file_bytes(request),
+            data=file_pieces(request),
+            size=request.content_length,
             mime=mime,
             text=text,
             source_message_id=source,
@@ -296,21 +297,25 @@ class ControlServer:
             reply = await self._unless_stopping(agent.wait_for_reply(reply.message_id, timeout=wait)) or reply
         return answer(reply.as_dict(), status=status)
 
-    async def _attachment(self, request: web.Request) -> web.Response:
+    async def _attachment(self, request: web.Request) -> web.StreamResponse:
         query_fields(request).done()
-        name, mime, data = await self._agent(request).attachment(
-            request.match_info["message_id"], request.match_info["attachment_id"]
-        )
-        # Name and type are the sender's words: quoted, and nothing that a client would run.
-        quoted = quote(name.encode("utf-8", "replace"), safe="")
-        return web.Response(
-            body=data,
-            headers={
-                "Content-Type": mime if _MIME.fullmatch(mime) else "application/octet-stream",
-                "Content-Disposition": f"attachment; filename*=UTF-8''{quoted}",
-                "X-Content-Type-Options": "nosniff",
-            },
-        )
+        names = request.match_info
+        async with self._agent(request).attachment(names["message_id"], names["attachment_id"]) as file:
+            # Name and type are the sender's words: quoted, and nothing that a client would run.
+            quoted = quote(file.name.encode("utf-8", "replace"), safe="")
+            response = web.StreamResponse(
+                headers={
+                    "Content-Type": file.mime if _MIME.fullmatch(file.mime) else "application/octet-stream",
+                    "Content-Length": str(file.size),
+                    "Content-Disposition": f"attachment; filename*=UTF-8''{quoted}",
+                    "X-Content-Type-Options": "nosniff",
+                },
+            )
+            await response.prepare(request)
+            async for piece in file.pieces:
+                await response.write(piece)
+            await response.write_eof()
+            return response
 
     async def _replies(self, request: web.Request) -> web.Response:
         fields = query_fields(request)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 from aiohttp import web
@@ -132,17 +132,21 @@ async def json_fields(request: web.Request) -> Fields:
     return Fields(body)
 
 
-async def file_bytes(request: web.Request) -> bytes:
-    """The body as it is, at most `MAX_FILE` bytes. Raises aiohttp's 413 as soon as there are more."""
+def file_pieces(request: web.Request) -> AsyncIterator[bytes]:
+    """The body as it is, at most `MAX_FILE` bytes. Raises aiohttp's 413 now or as soon as there are more."""
     announced = request.content_length
     if announced is not None and announced > MAX_FILE:
         raise web.HTTPRequestEntityTooLarge(max_size=MAX_FILE, actual_size=announced)
-    data = bytearray()
-    async for chunk in request.content.iter_any():
-        data += chunk
-        if len(data) > MAX_FILE:
-            raise web.HTTPRequestEntityTooLarge(max_size=MAX_FILE, actual_size=len(data))
-    return bytes(data)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        size = 0
+        async for piece in request.content.iter_any():
+            size += len(piece)
+            if size > MAX_FILE:
+                raise web.HTTPRequestEntityTooLarge(max_size=MAX_FILE, actual_size=size)
+            yield piece
+
+    return pieces()
 
 
 def _check_encodable(name: str, value: Any) -> None:
