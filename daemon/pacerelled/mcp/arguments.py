@@ -1,6 +1,6 @@
 """Checks a call's arguments against the tool's input schema, and says what a right call looks like.
 
-Only the words that `schemas` uses are known: type, enum, minimum, maximum, minLength, maxLength, default. A JSON null
+Only the words that `shapes` has are known: type, enum, minimum, maximum, minLength, maxLength, default. A JSON null
 counts as left out, since many models fill in optional arguments with it.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from pacerelled.errors import InvalidArgument
 
-from .schemas import Schema, ToolSpec
+from .shapes import Schema, ToolSpec
 
 _NAMES = {
     "string": "a string",
