@@ -25,6 +25,7 @@ COMMANDS: Final = {
     "save": ("pacerelle_cli.save:save", "Save a request's attachments to a folder."),
     "hosts": ("pacerelle_cli.status:hosts", "MCP hosts that are attached."),
     "quarantine": ("pacerelle_cli.messages:quarantine", "Inbound messages that could not be accepted."),
+    "store": ("pacerelle_cli.store:store", "The store, when something is wrong with it."),
     "stop": ("pacerelle_cli.process:stop", "Stop the daemon."),
     "paths": ("pacerelle_cli.process:paths", "Files and sockets of the daemon."),
     "chat": ("pacerelle_phone.cli:chat", "A person's device in this terminal."),

@@ -134,6 +134,12 @@ async def obtain_store_key(
     return StoreKey(found.raw, found.source, new=memo is not None and not memo.get("created"))
 
 
+def key_source(state: Path) -> str | None:
+    """Where the key of the store in `state` is kept; None if that is not noted. Raises StoreCorrupt."""
+    memo = _read_memo(state)
+    return memo["key_source"] if memo else None
+
+
 def store_created(state: Path, key: StoreKey) -> None:
     """Notes that the file exists now: from here on a missing store.db is a loss, not a beginning.
 

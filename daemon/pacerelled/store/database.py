@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 RESTORE_HINT = (
     "Nothing was changed. Restore the folder from a backup (store.db, store.json and store.key belong together), "
-    "or move it aside to start empty: people then have to write first again."
+    "or start with an empty store: `pacerelle store move-aside` says what is lost then, and asks."
 )
 
 
@@ -231,12 +231,7 @@ class Store:
 
 
 def _open(path: Path, key: bytes, new: bool) -> tuple[Connection, StoreClock]:
-    size = path.stat().st_size if path.exists() else None
-    if not new and not size:
-        state = "is missing" if size is None else "is empty"
-        raise StoreCorrupt(f"The store {path} {state}, though it existed before", hint=RESTORE_HINT)
-    if size:
-        check(path, key)
+    if examine(path, key, new=new):
         make_private(path)
     else:
         os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600))
@@ -260,11 +255,25 @@ def _open(path: Path, key: bytes, new: bool) -> tuple[Connection, StoreClock]:
     return conn, StoreClock(saved and tuple(saved))
 
 
-def check(path: Path, key: bytes, also: Callable[[Tx], object] = lambda tx: None) -> None:
-    """Reads every page: one whose authentication code is wrong must stop us now, not in a month. Raises StoreError.
+def examine(path: Path, key: bytes, *, new: bool, also: Callable[[Tx], object] = lambda tx: None) -> bool:
+    """Raises StoreError for a store that cannot be used, and changes nothing. False if there is none yet.
 
-    `also` may read more. On a connection that cannot write: opening a store as usual, even in vain, would fold its log
-    into it.
+    `new` says whether that may be; `also` may look further.
+    """
+    size = path.stat().st_size if path.exists() else None
+    if size:
+        _check(path, key, also)
+        return True
+    if not new:
+        state = "is missing" if size is None else "is empty"
+        raise StoreCorrupt(f"The store {path} {state}, though it existed before", hint=RESTORE_HINT)
+    return False
+
+
+def _check(path: Path, key: bytes, also: Callable[[Tx], object]) -> None:
+    """Reads every page: one whose authentication code is wrong must stop us now, not in a month.
+
+    On a connection that cannot write: opening a store as usual, even in vain, would fold its log into it.
     """
     log_file, index = _beside(path, "-wal"), _beside(path, "-shm")
     if log_is_damaged(log_file):
