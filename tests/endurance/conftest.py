@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.daemon.core import Core
 from tests.e2e.stack import Stack, stack
 
 from .bent import World
@@ -20,3 +21,9 @@ async def machine(tmp_path: Path) -> AsyncIterator[Stack]:
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(tmp_path / "world.json")
+
+
+@pytest.fixture
+async def core(tmp_path: Path) -> AsyncIterator[Core]:
+    async with Core(tmp_path / "state") as running:
+        yield running
