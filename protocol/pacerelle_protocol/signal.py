@@ -277,6 +277,10 @@ class SignalStore:
             if len(kept) != len(now):
                 self._replace(kept)
 
+    def forget(self, remotes: Iterable[str]) -> None:
+        """Ends the sessions with these names and forgets their identity keys: the next one is trusted on first use."""
+        self.drop(f"{kind}/{remote}/{DEVICE}" for remote in remotes for kind in ("session", "identity"))
+
     def _replace(self, pieces: dict[str, bytes]) -> None:
         with self._changing() as native:
             self._native, _ = _import(self.name, pieces)

@@ -42,6 +42,14 @@ def request(seq: int, text: str, **more: Any) -> Request:
     return Request(**values | more)
 
 
+@dataclass
+class QuarantineDouble:
+    rows: list[dict[str, Any]]
+
+    async def select(self, *, reason: str | None = None) -> list[dict[str, Any]]:
+        return [row for row in self.rows if reason in (None, row["reason"])]
+
+
 class AgentDouble:
     def __init__(self, agent_id: str, settings: dict[str, Any]) -> None:
         self.agent_id = agent_id
@@ -176,8 +184,9 @@ class AgentDouble:
         wanted = ("queued", "sending", "uncertain", "failed") if state == "open" else (state,)
         return [r for r in self.sent if state is None or r.state in wanted][-limit:]
 
-    async def quarantine(self) -> list[dict[str, Any]]:
-        return self.refused
+    @property
+    def quarantine(self) -> QuarantineDouble:
+        return QuarantineDouble(self.refused)
 
     @asynccontextmanager
     async def attachment(self, message_id: str, attachment_id: str) -> AsyncIterator[FetchedFile]:

@@ -76,7 +76,7 @@ async def pieces(*data: bytes) -> AsyncIterator[bytes]:
 
 async def quarantined(agent: Agent, count: int) -> list[dict[str, Any]]:
     async def look() -> list[dict[str, Any]]:
-        found = await agent.quarantine()
+        found = await agent.quarantine.select()
         return found if len(found) >= count else []
 
     found: list[dict[str, Any]] = await until(look, f"{count} quarantined messages")

@@ -140,7 +140,7 @@ async def test_waiters_are_woken_in_order_one_for_each_request(
 async def test_a_conversation_filter_waits_for_its_conversation(
     core: Core, agent: Agent, human: Human, relay: ScriptedRelay
 ) -> None:
-    other = await Human.meet(relay, conversation="c2")
+    other = await Human.meet(relay, conversation="c2", device="d2")
     picky = waiting(agent, core.session(), conversation_id="c2")
     await in_queue(agent, 1)
     anything = waiting(agent, core.session())

@@ -91,7 +91,7 @@ async def test_new_ones_are_made_when_few_are_left_and_old_pairs_are_kept_for_a_
     async def use(count: int, round_: int) -> None:
         """So many of them, after which there is one more set."""
         for number in range(count):
-            human = await Human.meet(relay, user=f"u{number}", conversation=f"round {round_} {number}")
+            human = await Human.meet(relay, user=f"u{round_}.{number}", conversation=f"round {round_} {number}")
             frame = human.frame("hello")
             await relay.push(frame)
             await until(lambda frame=frame: message_id(frame) in relay.acked)
@@ -100,13 +100,13 @@ async def test_new_ones_are_made_when_few_are_left_and_old_pairs_are_kept_for_a_
     await use(3, 1)  # of 22
     for round_ in range(2, crypto_module.KEEP_SETS):
         await use(22, round_)  # of 19 and 22 more
-    assert await agent.quarantine() == []
+    assert await agent.quarantine.select() == []
     numbers = [p["prekey_id"] for made in relay.one_time for p in made["one_time_prekeys"]]
     assert len(numbers) == len(set(numbers))
     late = early.frame("late")
     await relay.push(late)
     await until(lambda: message_id(late) in relay.acked)
-    assert await agent.quarantine() == []
+    assert await agent.quarantine.select() == []
 
     # One more set, and the first pair is gone; what is in memory, on disk and after a restart is the same.
     await use(22, crypto_module.KEEP_SETS)
@@ -121,7 +121,7 @@ async def test_new_ones_are_made_when_few_are_left_and_old_pairs_are_kept_for_a_
     still = early.frame("still the same session")
     await relay.push(still)
     await until(lambda: message_id(still) in relay.acked)
-    assert len(await core.hub.agent("a1").quarantine()) == 1
+    assert len(await core.hub.agent("a1").quarantine.select()) == 1
 
 
 async def test_a_full_disk_takes_new_keys_back(core: Core, relay: ScriptedRelay) -> None:

@@ -78,7 +78,7 @@ def committed(owner: Any, name: str, die: Die, when: Callable[[Any, Any], bool] 
 
 POINTS: dict[str, Callable[[Die], None]] = {
     "request received": lambda die: before(Inbox, "accept", die),
-    "request decrypted": lambda die: after(AgentCrypto, "open", die),
+    "request decrypted": lambda die: after(AgentCrypto, "decrypt", die),
     "request committed": lambda die: committed(requests, "insert_request", die),
     "request acknowledged": lambda die: after_await(RelayConnection, "send", die, only='"ACK_READ"'),
     # The claim is on the disk, the answer is not written.

@@ -19,18 +19,23 @@ from pacerelled.link.connection import RelayConnection, State
 from pacerelled.link.rest import RelayRest
 from pacerelled.store import checkpoints as checkpoint_rows
 from pacerelled.store import events, replies, requests
+from pacerelled.store import quarantine as quarantine_rows
 from pacerelled.store.agents import AgentRow
 from pacerelled.store.database import Store, Tx
 
 from . import shapes
+from .allow import AllowList
 from .claims import Claims, unknown_request
 from .crypto import AgentCrypto
+from .devices import Devices
 from .files import Files
 from .folders import Folders
-from .inbox import Inbox, Result
+from .inbox import Inbox
+from .intake import Result
 from .model import Checkpoint, Connection, Login, Request, Session, short
 from .outbox import Outbox
 from .prekeys import Prekeys
+from .quarantine import Quarantine
 from .sending import Sending
 from .sent import Sent, uncertain
 from .sessions import Sessions
@@ -78,6 +83,9 @@ class Agent:
             fetch_group_keys=self._rest.group_keys,
             on_accepted=self._accepted,
         )
+        self.quarantine = Quarantine(row.agent_id, store, self._crypto, self._inbox)
+        self.devices = Devices(row.agent_id, store, self._crypto, self.quarantine, on_decided=self._decided)
+        self.allow_list = AllowList(row.agent_id, store, self.quarantine, on_decided=self._decided)
         self._outbox = Outbox(
             row.agent_id,
             store,
@@ -162,6 +170,11 @@ class Agent:
             self._notify("widget")
         self._prekeys.top_up()
 
+    def _decided(self) -> None:
+        """The user decided about a device or a person: what they wrote may be handed out now."""
+        self.look_again()
+        self._notify("status")
+
     # -- state -------------------------------------------------------------------------------------------------
 
     @property
@@ -175,11 +188,16 @@ class Agent:
         return "ok" if self._tokens.current else "needed"
 
     async def status(self) -> dict[str, Any]:
-        def job(tx: Tx) -> tuple[dict[str, int], dict[str, int], list[Any]]:
-            unsure = replies.select(tx, self.agent_id, state="uncertain", limit=50)
-            return requests.counts(tx, self.agent_id), replies.counts(tx, self.agent_id), unsure
+        def job(tx: Tx) -> tuple[dict[str, int], dict[str, int], dict[str, int], list[Any], list[PacerelledError]]:
+            return (
+                requests.counts(tx, self.agent_id),
+                quarantine_rows.counts(tx, self.agent_id),
+                replies.counts(tx, self.agent_id),
+                replies.select(tx, self.agent_id, state="uncertain", limit=50),
+                self.devices.problems(tx),
+            )
 
-        inbound, outbound, unsure = await self._store.run(job)
+        inbound, quarantined, outbound, unsure, undecided = await self._store.run(job)
         last = self._link.last_traffic
         return {
             "agent_id": self.agent_id,
@@ -189,15 +207,17 @@ class Agent:
             "base_url": self.row.base_url,
             "last_traffic_age_s": None if last is None else round(time.monotonic() - last, 1),
             **inbound,
+            "quarantined": sum(quarantined.values()),
+            "quarantine_reasons": quarantined,
             **outbound,
             "uncertain_sends": [uncertain(row) for row in unsure],
             "one_time_prekeys": self._prekeys.unused,
             "safety_code": safety_code(self._crypto.signal.identity_key) if self.row.e2ee else None,
             "files": self._files.describe(),
-            "problems": self._problems(),
+            "problems": [{**e.as_dict(), "agent_id": self.agent_id} for e in (*self._problems(), *undecided)],
         }
 
-    def _problems(self) -> list[dict[str, str]]:
+    def _problems(self) -> list[PacerelledError]:
         found: list[PacerelledError] = []
         if self.login == "needed":
             found.append(
@@ -230,7 +250,7 @@ class Agent:
             found.append(
                 LinkError(f"The keys of group {conversation} cannot be fetched: {message}", code="group_keys", hint="")
             )
-        return [{**e.as_dict(), "agent_id": self.agent_id} for e in found]
+        return found
 
     # -- requests ----------------------------------------------------------------------------------------------
 
@@ -258,12 +278,11 @@ class Agent:
 
     async def pending_widget(self) -> Request | None:
         rows = await self._store.run(
-            lambda tx: requests.select(tx, self.agent_id, pending=True, kind="widget_response", limit=1)
+            lambda tx: requests.select(
+                tx, self.agent_id, pending=True, authorized=True, kind="widget_response", limit=1
+            )
         )
         return shapes.request(rows[0]) if rows else None
-
-    async def quarantine(self) -> list[dict[str, Any]]:
-        return await self._store.run(lambda tx: requests.list_quarantine(tx, self.agent_id))
 
     # -- history -----------------------------------------------------------------------------------------------
 

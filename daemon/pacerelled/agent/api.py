@@ -10,7 +10,10 @@ from collections.abc import AsyncIterable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, Protocol
 
+from .allow import AllowList
+from .devices import Devices
 from .model import Checkpoint, FetchedFile, OnProgress, Reply, Request, SavedFile, Session, WaitResult
+from .quarantine import Quarantine
 
 
 class AgentApi(Protocol):
@@ -144,7 +147,14 @@ class AgentApi(Protocol):
     async def pending_widget(self) -> Request | None:
         """The newest widget response that is not processed."""
 
-    async def quarantine(self) -> list[dict[str, Any]]: ...
+    @property
+    def quarantine(self) -> Quarantine: ...
+
+    @property
+    def devices(self) -> Devices: ...
+
+    @property
+    def allow_list(self) -> AllowList: ...
 
     def attachment(self, message_id: str, attachment_id: str) -> AbstractAsyncContextManager[FetchedFile]:
         """The decrypted and checked file, whose pieces can be read inside the context."""

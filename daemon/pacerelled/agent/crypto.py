@@ -24,25 +24,16 @@ from pacerelle_protocol.payload import Opened, open_plaintext, pack_b64, unpack_
 from pacerelle_protocol.signal import SignalStore, agent_name, human_name, message_identity
 from pacerelled.errors import NotPossible, StoreCorrupt
 from pacerelled.store import agents as agent_rows
-from pacerelled.store import conversations
+from pacerelled.store import conversations, devices
 from pacerelled.store.agents import PrekeySet
 from pacerelled.store.database import RESTORE_HINT, Tx
+
+from . import identities
+from .rejected import Rejected
 
 ONE_TIME_PREKEYS = 50  # made at a time
 ONE_TIME_LOW = 20  # fewer unused ones: make more
 KEEP_SETS = 4  # signed + Kyber pairs kept for first messages still under way
-
-
-class Rejected(Exception):
-    """An inbound message that goes to quarantine. `plaintext` is kept: what is decrypted once cannot be decrypted
-    again.
-    """
-
-    def __init__(self, reason: str, detail: str, plaintext: bytes | None = None) -> None:
-        super().__init__(detail)
-        self.reason = reason
-        self.detail = detail
-        self.plaintext = plaintext
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +99,21 @@ class AgentCrypto:
 
     # -- inbound -----------------------------------------------------------------------------------------------
 
-    def open(self, tx: Tx, message: IncomingMessage) -> Opened:
-        """Opens a message. Raises Rejected, or GroupKeyMissing (then: fetch the group's keys and come again)."""
+    def decrypt(self, tx: Tx, message: IncomingMessage) -> bytes:
+        """The plaintext, which cannot be had a second time. Notes the device that wrote, with its identity key.
+
+        Raises Rejected, or GroupKeyMissing (then: fetch the group's keys and come again). What it wrote before raising
+        Rejected, about a key or a device, is to stay.
+        """
         try:
-            plaintext = self._decrypt(tx, message)
+            return self._decrypt(tx, message)
         except GroupKeyMissing:
             raise
         except RemoteProtocolError as error:
             raise Rejected(error.reason, str(error)) from error
+
+    def read(self, tx: Tx, message: IncomingMessage, plaintext: bytes) -> Opened:
+        """What a plaintext says; remembers a history key that comes with it. Raises Rejected."""
         try:
             opened = open_plaintext(plaintext, message.attachments)
         except PayloadError as error:
@@ -134,6 +132,7 @@ class AgentCrypto:
 
     def _decrypt(self, tx: Tx, message: IncomingMessage) -> bytes:
         payload = unpack_b64(message.payload_b64)
+        sender, conversation, device = message.sender, message.conversation_id, message.sender_device_id
         if not message.encrypted:
             if self.e2ee:
                 raise Rejected("not_encrypted", "The message is not encrypted, which this agent does not accept")
@@ -141,46 +140,37 @@ class AgentCrypto:
         if not self.e2ee:
             raise Rejected("encrypted", "The message is encrypted, but this agent runs without encryption")
         if message.is_group:
+            identities.admit(tx, self.agent_id, sender, device, conversation, identity=None)
             header = group_header(message.payload_b64)
-            if header.conversation_id != message.conversation_id:
+            if header.conversation_id != conversation:
                 raise Rejected("group_mismatch", "The group message names another conversation")
             key = conversations.group_key(tx, self.agent_id, header.conversation_id, header.key_id, header.epoch)
             if key is None:
                 raise GroupKeyMissing(header.conversation_id, header.key_id, header.epoch)
             return open_group(message.payload_b64, key)
-        return self._decrypt_from(tx, message.sender, message.conversation_id, message.sender_device_id, payload)
+        return self._decrypt_from(tx, sender, conversation, device, payload)
 
     def _decrypt_from(self, tx: Tx, sender: str, conversation: str, device: str | None, framed: bytes) -> bytes:
         """Decrypts under the device's own name, and records the device with its identity key.
 
         The device-less name of older clients is tried only where such a session exists, the device has none of its
-        own, and the message does not bring another identity: never as a way around a failed decryption.
+        own, and neither it nor the message has another identity key: never as a way around a failed decryption.
         """
         identity = message_identity(framed)
-        name = human_name(sender, conversation, device)
-        known, legacy = None, False
-        if device is not None:
-            known = conversations.device(tx, self.agent_id, sender, conversation, device)
-            if identity is not None and known and known.identity_key not in (None, identity):
-                raise Rejected("identity_changed", "The device has another identity key than before")
-            if known is None or known.legacy:  # others have a session of their own; looking for it is not cheap
-                older = human_name(sender, conversation, None)
-                if not self.signal.has_session(name) and self.signal.has_session(older):
-                    legacy = identity is None or identity == self.signal.known_identity(older)
-        elif identity is not None and self.signal.known_identity(name) not in (None, identity):
-            raise Rejected("identity_changed", "The person's client has another identity key than before")
-        if legacy:
-            name = human_name(sender, conversation, None)
+        known = identities.admit(tx, self.agent_id, sender, device, conversation, identity=identity)
+        name, legacy = human_name(sender, conversation, device), False
+        if device is not None and (known is None or known.legacy is not False):
+            # Others have a session of their own; looking for it is not cheap.
+            older = human_name(sender, conversation, None)
+            if not self.signal.has_session(name) and self.signal.has_session(older):
+                older_key, own_key = self.signal.known_identity(older), known.identity_key if known else None
+                legacy = all(key in (None, older_key) for key in (identity, own_key))
+                name = older if legacy else name
         plaintext = self.signal.decrypt(name, framed)
-        if device is not None and not (known and known.legacy == legacy and known.seen_lately(tx.now)):
-            conversations.save_device(
-                tx,
-                self.agent_id,
-                sender,
-                conversation,
-                device,
-                identity_key=identity or self.signal.known_identity(name),
-                legacy=legacy,
+        if known is None or known.legacy is not legacy or not known.seen_lately(tx.now):
+            key = identity or self.signal.known_identity(name)
+            identities.wrote(
+                tx, self.agent_id, sender, device, conversation, key=key, legacy=legacy, plaintext=plaintext
             )
         return plaintext
 
@@ -240,7 +230,12 @@ class AgentCrypto:
         return Sealed(payload, True, record)
 
     def _encrypt_to(self, tx: Tx, to: str, conversation: str, device: str | None, data: bytes) -> bytes:
-        known = conversations.device(tx, self.agent_id, to, conversation, device) if device else None
+        known = devices.find(tx, self.agent_id, to, device, conversation)
+        if known and known.blocked:
+            raise NotPossible(
+                f"The device of {to} that this would go to is blocked",
+                hint="`pacerelle devices list` shows it; `pacerelle devices trust` unblocks it.",
+            )
         name = human_name(to, conversation, None if known and known.legacy else device)
         try:
             return self.signal.encrypt(name, data)

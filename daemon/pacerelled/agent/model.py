@@ -92,6 +92,8 @@ class Request:
     processed_at: str | None = None
     note: str | None = None
     encrypted: bool = True
+    verified: bool = False  # with a key of this device that the user compared
+    authorized: bool = True  # the device is not blocked, and the person is on the allow list, if there is one
 
     @property
     def cursor(self) -> str:
@@ -106,6 +108,13 @@ class Request:
             "from": self.sender,
             "from_device_id": self.device_id,
             "group": self.group,
+            "sender": {
+                "person": self.sender,
+                "device": self.device_id,
+                "verified": self.verified,
+                "group": self.group,
+                "authorized": self.authorized,
+            },
             "kind": self.kind,
             "text": self.text,
             "text_is": DATA_NOTICE,

@@ -14,7 +14,7 @@ def request(row: Any, session_id: str | None = None, call_id: str | None = None)
     """
     (
         seq, message_id, conversation_id, sender, device_id, is_group, encrypted, kind, text, detail, files, reply_to,
-        received_at, handed_out, processed_at, note, holder, claim_call, fresh, since, label,
+        received_at, handed_out, processed_at, note, holder, claim_call, fresh, since, label, verified, authorized,
     ) = row  # fmt: skip
     mine = holder is not None and holder == session_id
     new = bool(fresh) and claim_call == call_id if mine else handed_out == 0
@@ -28,6 +28,8 @@ def request(row: Any, session_id: str | None = None, call_id: str | None = None)
         device_id=device_id,
         group=bool(is_group),
         encrypted=bool(encrypted),
+        verified=bool(verified),
+        authorized=bool(authorized),
         kind=kind,
         text=text,
         received_at=received_at,

@@ -22,6 +22,7 @@ from pacerelled.agent.api import AgentApi, HubApi
 from pacerelled.agent.model import Reply, Session
 
 from .answers import answer, answer_error
+from .decisions import DecisionCalls
 from .fields import MAX_JSON, file_pieces, json_fields, query_fields
 from .sockets import peer_uid
 
@@ -100,7 +101,7 @@ class ControlServer:
             web.post(f"{agent}/replies/{{message_id}}/retry", self._retry),
             web.post(f"{agent}/replies/{{message_id}}/drop", self._drop),
             web.post(f"{agent}/replies/{{message_id}}/widget", self._update_widget),
-            web.get(f"{agent}/quarantine", self._quarantine),
+            *DecisionCalls(self._agent).routes(agent),
         ]
 
     # The daemon
@@ -324,10 +325,6 @@ class ControlServer:
         fields.done()
         found = await self._agent(request).replies(state=state, limit=limit)
         return answer({"replies": [each.as_dict() for each in found]})
-
-    async def _quarantine(self, request: web.Request) -> web.Response:
-        query_fields(request).done()
-        return answer({"quarantine": await self._agent(request).quarantine()})
 
     # What all calls share
 

@@ -52,8 +52,8 @@ def remove_agent(tx: Tx, agent_id: str, *, purge: bool) -> None:
         return
     tx.execute("DELETE FROM claims WHERE agent_id = ?", (agent_id,))
     for table in (
-        "signal_pieces", "prekey_sets", "conversations", "devices", "group_keys", "receipts", "requests", "replies",
-        "checkpoints", "quarantine", "events",
+        "signal_pieces", "prekey_sets", "conversations", "devices", "device_sessions", "allow_lists", "allowed",
+        "group_keys", "receipts", "requests", "replies", "checkpoints", "quarantine", "events",
     ):  # fmt: skip
         tx.execute(f"DELETE FROM {table} WHERE agent_id = ?", (agent_id,))
 

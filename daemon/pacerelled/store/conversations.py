@@ -1,4 +1,4 @@
-"""Conversations with their history keys, the devices that wrote in them, and group keys."""
+"""Conversations with their history keys, and group keys."""
 
 from __future__ import annotations
 
@@ -14,17 +14,6 @@ from .database import Tx
 class ConversationRow:
     is_group: bool
     last_sender: str | None  # None: only its history key is known
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceRow:
-    identity_key: bytes | None
-    legacy: bool  # its Signal session has the name older clients without devices used
-    last_seen: str
-
-    def seen_lately(self, now: str) -> bool:
-        """In the minute of `now`: not worth writing again, which costs a page of the store for each message."""
-        return self.last_seen[:16] == now[:16]
 
 
 def touch(tx: Tx, agent_id: str, conversation_id: str, *, group: bool, sender: str) -> None:
@@ -72,37 +61,6 @@ def set_history_key(tx: Tx, agent_id: str, conversation_id: str, key: HistoryKey
         " ON CONFLICT (agent_id, conversation_id) DO UPDATE SET history_key_id = excluded.history_key_id,"
         " history_epoch = excluded.history_epoch, history_key = excluded.history_key",
         (agent_id, conversation_id, key.key_id, key.epoch, key.raw),
-    )
-
-
-def device(tx: Tx, agent_id: str, user_id: str, conversation_id: str, device_id: str) -> DeviceRow | None:
-    row = tx.one(
-        "SELECT identity_key, legacy, last_seen FROM devices"
-        " WHERE agent_id = ? AND user_id = ? AND conversation_id = ? AND device_id = ?",
-        (agent_id, user_id, conversation_id, device_id),
-    )
-    return DeviceRow(bytes(row[0]) if row[0] is not None else None, bool(row[1]), row[2]) if row else None
-
-
-def save_device(
-    tx: Tx,
-    agent_id: str,
-    user_id: str,
-    conversation_id: str,
-    device_id: str,
-    *,
-    identity_key: bytes | None,
-    legacy: bool,
-) -> None:
-    """Notes that a device wrote. An identity key, once recorded, is not replaced here."""
-    tx.execute(
-        "INSERT INTO devices (agent_id, user_id, conversation_id, device_id, identity_key, legacy, first_seen,"
-        " last_seen)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-        " ON CONFLICT (agent_id, user_id, conversation_id, device_id) DO UPDATE SET"
-        " identity_key = coalesce(identity_key, excluded.identity_key), legacy = excluded.legacy, last_seen ="
-        " excluded.last_seen",
-        (agent_id, user_id, conversation_id, device_id, identity_key, int(legacy), tx.now, tx.now),
     )
 
 

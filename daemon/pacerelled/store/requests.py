@@ -1,4 +1,4 @@
-"""Requests, the receipts that recognise a redelivery, claims, and quarantine."""
+"""Requests, the receipts that recognise a redelivery, and claims."""
 
 from __future__ import annotations
 
@@ -8,13 +8,23 @@ from typing import Any
 
 from .database import Tx
 
-QUARANTINE_LIMIT = 1000  # rows an agent; the oldest give way
-
+# Whether the user lets this person and device ask for anything now; `devices` says how they are let and stopped.
+AUTHORIZED = (
+    "(NOT EXISTS (SELECT 1 FROM devices d WHERE d.agent_id = r.agent_id AND d.user_id = r.sender"
+    " AND d.device_id = coalesce(r.device_id, '') AND d.blocked)"
+    " AND (NOT EXISTS (SELECT 1 FROM allow_lists l WHERE l.agent_id = r.agent_id)"
+    " OR EXISTS (SELECT 1 FROM allowed a WHERE a.agent_id = r.agent_id AND a.user_id = r.sender)))"
+)
+# Whether it was encrypted with a key that the user compared. What is written to a group proves no device.
+VERIFIED = (
+    "(r.encrypted AND NOT r.is_group AND EXISTS (SELECT 1 FROM devices d WHERE d.agent_id = r.agent_id"
+    " AND d.user_id = r.sender AND d.device_id = coalesce(r.device_id, '') AND d.verified AND r.seq > d.key_since))"
+)
 COLUMNS = (
     "r.seq, r.message_id, r.conversation_id, r.sender, r.device_id, r.is_group, r.encrypted, r.kind, r.text,"
     " r.detail, r.files,"
     " r.reply_to, r.received_at, r.handed_out, r.processed_at, r.note, c.session_id, c.call_id, c.fresh,"
-    " c.since, s.label"
+    f" c.since, s.label, {VERIFIED}, {AUTHORIZED}"
 )
 FROM = (
     " FROM requests r LEFT JOIN claims c ON c.request_seq = r.seq LEFT JOIN sessions s ON s.session_id = c.session_id"
@@ -64,86 +74,6 @@ def insert_request(tx: Tx, agent_id: str, request: NewRequest, digest: str) -> i
     return seq
 
 
-def add_quarantine(
-    tx: Tx,
-    agent_id: str,
-    *,
-    digest: str,
-    reason: str,
-    detail: str,
-    frame: str,
-    message_id: str | None = None,
-    conversation_id: str | None = None,
-    sender: str | None = None,
-    device_id: str | None = None,
-    plaintext: bytes | None = None,
-) -> bool:
-    """Keeps what could not be accepted. False if this very thing is there already (only its count grows)."""
-    known = tx.execute("UPDATE quarantine SET times = times + 1 WHERE agent_id = ? AND digest = ?", (agent_id, digest))
-    if known.rowcount:
-        return False
-    tx.execute(
-        "INSERT INTO quarantine (agent_id, digest, reason, detail, message_id, conversation_id, sender,"
-        " device_id, frame, plaintext,"
-        " at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            agent_id,
-            digest,
-            reason,
-            detail,
-            message_id,
-            conversation_id,
-            sender,
-            device_id,
-            frame,
-            plaintext,
-            tx.now,
-        ),
-    )
-    tx.execute(
-        "DELETE FROM quarantine WHERE agent_id = ? AND id <= (SELECT id FROM quarantine WHERE agent_id = ?"
-        " ORDER BY id DESC LIMIT 1 OFFSET ?)",
-        (agent_id, agent_id, QUARANTINE_LIMIT),
-    )
-    return True
-
-
-def quarantined(tx: Tx, agent_id: str, conversation_id: str, reason: str) -> list[tuple[int, str]]:
-    """The ids and frames of a conversation's messages that are quarantined for `reason`, oldest first."""
-    rows = tx.all(
-        "SELECT id, frame FROM quarantine WHERE agent_id = ? AND conversation_id = ? AND reason = ? ORDER BY id",
-        (agent_id, conversation_id, reason),
-    )
-    return [(row[0], row[1]) for row in rows]
-
-
-def leave_quarantine(tx: Tx, number: int) -> None:
-    tx.execute("DELETE FROM quarantine WHERE id = ?", (number,))
-
-
-def list_quarantine(tx: Tx, agent_id: str) -> list[dict[str, Any]]:
-    """Oldest first; without the contents."""
-    rows = tx.all(
-        "SELECT id, reason, detail, message_id, conversation_id, sender, device_id, length(frame), times, at"
-        " FROM quarantine"
-        " WHERE agent_id = ? ORDER BY id",
-        (agent_id,),
-    )
-    names = (
-        "id",
-        "reason",
-        "detail",
-        "message_id",
-        "conversation_id",
-        "sender",
-        "device_id",
-        "size",
-        "times",
-        "at",
-    )
-    return [dict(zip(names, row, strict=True)) for row in rows]
-
-
 def take(
     tx: Tx,
     agent_id: str,
@@ -155,12 +85,12 @@ def take(
     include_claimed: bool,
     call_id: str | None,
 ) -> tuple[list[Any], list[int], bool]:
-    """Pending requests for a session, oldest first; unclaimed ones become its own.
+    """Pending requests for a session, oldest first; unclaimed ones become its own. Only those that are authorized.
 
     Returns the rows (see `COLUMNS`), the seqs claimed just now, and whether there are more. With `include_claimed`
     other sessions' requests are shown too, and stay theirs.
     """
-    where = "r.agent_id = ? AND r.processed_at IS NULL AND r.seq > ?"
+    where = f"r.agent_id = ? AND r.processed_at IS NULL AND r.seq > ? AND {AUTHORIZED}"
     parameters: list[Any] = [agent_id, after]
     if conversation_id is not None:
         where += " AND r.conversation_id = ?"
@@ -232,6 +162,7 @@ def select(
     agent_id: str,
     *,
     pending: bool = False,
+    authorized: bool = False,
     kind: str | None = None,
     conversation_id: str | None = None,
     before: int | None = None,
@@ -242,6 +173,8 @@ def select(
     clauses: list[tuple[str, Any]] = []
     if pending:
         where += " AND r.processed_at IS NULL"
+    if authorized:
+        where += f" AND {AUTHORIZED}"
     for clause, value in (
         ("r.kind = ?", kind),
         ("r.conversation_id = ?", conversation_id),
@@ -268,10 +201,16 @@ def mark_processed(tx: Tx, seq: int, note: str | None) -> None:
 
 
 def counts(tx: Tx, agent_id: str) -> dict[str, int]:
-    """pending, claimed, quarantined."""
+    """pending (what can be handed out or is), claimed."""
+    stopped = tx.one(
+        "SELECT EXISTS (SELECT 1 FROM allow_lists WHERE agent_id = ?1)"
+        " OR EXISTS (SELECT 1 FROM devices WHERE agent_id = ?1 AND blocked)",
+        (agent_id,),
+    )[0]
     row = tx.one(
-        "SELECT (SELECT count(*) FROM requests WHERE agent_id = ?1 AND processed_at IS NULL),"
-        " (SELECT count(*) FROM claims WHERE agent_id = ?1), (SELECT count(*) FROM quarantine WHERE agent_id = ?1)",
+        "SELECT (SELECT count(*) FROM requests r WHERE agent_id = ?1 AND processed_at IS NULL"
+        f"{f' AND {AUTHORIZED}' if stopped else ''}),"
+        " (SELECT count(*) FROM claims WHERE agent_id = ?1)",
         (agent_id,),
     )
-    return {"pending": row[0], "claimed": row[1], "quarantined": row[2]}
+    return {"pending": row[0], "claimed": row[1]}

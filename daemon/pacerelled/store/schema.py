@@ -24,6 +24,8 @@ def unknown_migrations(db: Database) -> list[str]:
 # Times are ISO 8601 UTC text, for people only. `day` is the store's own day (clock.py) of a row's last change.
 # A request is the receipt of its message, which spares a second index over random ids; `receipts` are of messages whose
 # request is not kept any more.
+# A device without an id ('') is a person's client from before devices existed. The large columns of `quarantine` come
+# last: what is read to list and count its rows stands before them.
 FIRST = """
 CREATE TABLE agents (
     agent_id   TEXT PRIMARY KEY,
@@ -59,16 +61,36 @@ CREATE TABLE conversations (
     PRIMARY KEY (agent_id, conversation_id)
 );
 CREATE TABLE devices (
+    agent_id     TEXT NOT NULL,
+    user_id      TEXT NOT NULL,
+    device_id    TEXT NOT NULL,
+    identity_key BLOB,
+    changed_key  BLOB,
+    refused_key  BLOB,
+    verified     INTEGER NOT NULL DEFAULT 0,
+    blocked      INTEGER NOT NULL DEFAULT 0,
+    key_since    INTEGER NOT NULL DEFAULT 0,
+    first_seen   TEXT NOT NULL,
+    last_seen    TEXT NOT NULL,
+    noticed_at   TEXT,
+    PRIMARY KEY (agent_id, user_id, device_id)
+);
+CREATE TABLE device_sessions (
     agent_id        TEXT NOT NULL,
     user_id         TEXT NOT NULL,
-    conversation_id TEXT NOT NULL,
     device_id       TEXT NOT NULL,
-    identity_key    BLOB,
-    legacy          INTEGER NOT NULL DEFAULT 0,
-    first_seen      TEXT NOT NULL,
-    last_seen       TEXT NOT NULL,
-    PRIMARY KEY (agent_id, user_id, conversation_id, device_id)
-);
+    conversation_id TEXT NOT NULL,
+    legacy          INTEGER NOT NULL,
+    PRIMARY KEY (agent_id, user_id, device_id, conversation_id)
+) WITHOUT ROWID;
+CREATE TABLE allow_lists (
+    agent_id TEXT PRIMARY KEY
+) WITHOUT ROWID;
+CREATE TABLE allowed (
+    agent_id TEXT NOT NULL,
+    user_id  TEXT NOT NULL,
+    PRIMARY KEY (agent_id, user_id)
+) WITHOUT ROWID;
 CREATE TABLE group_keys (
     agent_id        TEXT NOT NULL,
     conversation_id TEXT NOT NULL,
@@ -168,18 +190,20 @@ CREATE TABLE checkpoints (
 CREATE TABLE quarantine (
     id              INTEGER PRIMARY KEY AUTOINCREMENT,
     agent_id        TEXT NOT NULL,
-    digest          TEXT NOT NULL,
+    key             TEXT NOT NULL,
+    digest          TEXT,
     reason          TEXT NOT NULL,
     detail          TEXT NOT NULL,
     message_id      TEXT,
     conversation_id TEXT,
     sender          TEXT,
     device_id       TEXT,
-    frame           TEXT NOT NULL,
-    plaintext       BLOB,
+    size            INTEGER NOT NULL,
     times           INTEGER NOT NULL DEFAULT 1,
     at              TEXT NOT NULL,
-    UNIQUE (agent_id, digest)
+    frame           TEXT NOT NULL,
+    plaintext       BLOB,
+    UNIQUE (agent_id, key)
 );
 CREATE TABLE events (
     seq      INTEGER PRIMARY KEY AUTOINCREMENT,
