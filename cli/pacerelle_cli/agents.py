@@ -66,12 +66,13 @@ def add(
         timeout=30.0,
     )
     row = _once_settled(daemon, row)
-    if cli.json:
+    refused = row["login"] == "refused"
+    if cli.json and not refused:  # one object: with an error it is the error
         show.as_json({"agent": row, "added": status == 201})
-    else:
+    elif not cli.json:
         what = "Added" if status == 201 else "Replaced the token of"
         click.echo(f"{what} {escape(agent_id)}: {row['connection']}.")
-    if row["login"] == "refused":
+    if refused:
         raise LoginNeeded(
             "token_refused",
             "The relay refused the token.",

@@ -5,7 +5,7 @@ The file is read again for each question, so that the world can change under a r
 clock      seconds that somebody has added to the wall clock of the machine
 dns        `ok`, `fail` or `hang`: what becomes of names; those below `.test` are this machine
 keyring    the content of the OS keyring, as {"service name": "password"}
-set        {"module.NAME": value}: constants that are too long for a test; read once
+set        {"module.NAME": value}: constants that are too long for a test, {"total": 1.0} for a ClientTimeout; read once
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import keyring
 import keyring.backend
 import psutil
@@ -83,7 +84,8 @@ if __name__ == "__main__":
     assert psutil.boot_time() == boot_time()
     for place, value in world("set", {}).items():
         module, _, name = place.rpartition(".")
-        setattr(importlib.import_module(module), name, value)
+        made = aiohttp.ClientTimeout(**value) if isinstance(value, dict) else value
+        setattr(importlib.import_module(module), name, made)
     from pacerelled.__main__ import main
 
     main(sys.argv[2:])
