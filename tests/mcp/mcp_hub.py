@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from pacerelled.agent.model import Checkpoint, Reply, Request, Session, WaitResult
+from pacerelled.agent.model import Checkpoint, OnProgress, Reply, Request, SavedFile, Session, WaitResult
 from pacerelled.errors import AgentExists, NoAgent, NotPossible, UnknownAgent, UnknownMessage
 
 AT = "2030-01-01T00:00:00Z"
@@ -24,6 +24,7 @@ class AgentDouble:
         self.processed: set[str] = set()
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.cancelled = 0
+        self.slow_transfers = False
         self.fail: Exception | None = None
         self._first: dict[tuple[str, str], Reply] = {}
         self._changed = asyncio.Condition()
@@ -46,7 +47,7 @@ class AgentDouble:
             self.hub.tell(self.agent_id, topic)
         return request
 
-    def _check(self, name: str, **arguments: Any) -> None:
+    def _check(self, name: str, /, **arguments: Any) -> None:
         self.calls.append((name, arguments))
         if self.fail is not None:
             raise self.fail
@@ -115,6 +116,25 @@ class AgentDouble:
     async def send_widget(self, session: Session, *, call_id: str | None = None, **arguments: Any) -> Reply:
         self._check("send_widget", call_id=call_id, **arguments)
         return self._reply(session, call_id, kind="widget", text="", widget_id="w1")
+
+    async def send_path(
+        self, session: Session, *, call_id: str | None = None, on_progress: OnProgress, **arguments: Any
+    ) -> Reply:
+        self._check("send_path", call_id=call_id, **arguments)
+        await self._transfer(on_progress)
+        return self._reply(session, call_id, kind="file", text=arguments["text"])
+
+    async def save_attachment(self, *, on_progress: OnProgress, **arguments: Any) -> SavedFile:
+        self._check("save_attachment", **arguments)
+        await self._transfer(on_progress)
+        return SavedFile("/home/ada/Downloads/Pacerelle/a (2).pdf", "a.pdf", "application/pdf", 100)
+
+    async def _transfer(self, on_progress: OnProgress) -> None:
+        """A hundred bytes, one after the other, while `slow_transfers`."""
+        for done in range(1, 101):
+            on_progress(done, 100)
+            if self.slow_transfers:
+                await asyncio.sleep(0.005)
 
     def _reply(self, session: Session, call_id: str | None, **fields: Any) -> Reply:
         key = (session.id, call_id or "")

@@ -31,6 +31,8 @@ NAMES = [
     "get_history",
     "save_checkpoint",
     "get_checkpoints",
+    "send_file",
+    "save_attachment",
 ]
 
 
@@ -79,7 +81,7 @@ async def test_a_host_sees_the_tools_the_prompt_and_the_resources(daemon: Daemon
         assert tool.annotations.destructive_hint is False
         assert tool.annotations.read_only_hint is (tool.name.startswith("get_"))
         assert tool.annotations.open_world_hint is tool.name.startswith("send_")
-        assert tool.annotations.idempotent_hint is not tool.name.startswith("send_")
+        assert tool.annotations.idempotent_hint is not (tool.name.startswith("send_") or tool.name == "save_attachment")
         assert tool.output_schema is not None
         for top in (tool.input_schema, tool.output_schema):
             assert top["type"] == "object"
@@ -149,6 +151,48 @@ async def test_a_request_is_taken_answered_and_marked(daemon: Daemon, era: str) 
     assert named["send_message"]["source_message_id"] == "m1"
     assert named["send_widget"]["widget"] == '{"kind": "confirm"}'
     assert named["history"] == {"conversation_id": None, "limit": 5}
+
+
+@both_eras
+async def test_files_go_both_ways(daemon: Daemon, era: str) -> None:
+    await daemon.agent.put("Sign this")
+    async with client(daemon.path, era) as host:
+        saved = await call(host, "save_attachment", messageId="m1", attachmentId="f1")
+        assert (saved["path"], saved["size"]) == ("/home/ada/Downloads/Pacerelle/a (2).pdf", 100)
+        assert "data" in saved["notice"]
+        sent = await call(host, "send_file", path="~/signed.pdf", sourceMessageId="m1", idempotencyKey="k")
+        assert (sent["message_id"], sent["state"]) == ("r1", "queued")
+    named = dict(daemon.agent.calls)
+    assert named["save_attachment"] == {"message_id": "m1", "attachment_id": "f1", "directory": None}
+    assert {name: value for name, value in named["send_path"].items() if value} == {
+        "path": "~/signed.pdf",
+        "source_message_id": "m1",
+        "idempotency_key": "k",
+        "call_id": named["send_path"]["call_id"],
+    }
+    assert named["send_path"]["call_id"]
+
+
+@both_eras
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [("save_attachment", {"messageId": "m", "attachmentId": "f"}), ("send_file", {"path": "/f"})],
+)
+async def test_the_progress_of_a_file_is_told_now_and_then(
+    daemon: Daemon, era: str, tool: str, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tools, "TRANSFER_EVERY", 0.1)
+    daemon.agent.slow_transfers = True
+    told: list[tuple[float, float | None]] = []
+
+    async def note(progress: float, total: float | None, message: str | None) -> None:
+        told.append((progress, total))
+
+    async with client(daemon.path, era) as host:
+        assert not (await host.call_tool(tool, arguments, progress_callback=note)).is_error
+    assert 1 <= len(told) < 50
+    assert told == sorted(set(told))
+    assert {total for _, total in told} == {100.0}
 
 
 @both_eras
@@ -422,7 +466,7 @@ async def test_without_an_agent_a_host_starts_and_every_call_says_what_to_do(
     daemon.server.start()
     try:
         async with client(daemon.path, era) as host:
-            assert len((await host.list_tools()).tools) == 8
+            assert len((await host.list_tools()).tools) == len(NAMES)
             assert "PACERELLE_AGENT_ID" in await error(host, "get_status", {})
             with pytest.raises(MCPError, match="PACERELLE_AGENT_ID"):
                 await host.read_resource("widget://pending")

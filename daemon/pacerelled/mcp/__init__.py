@@ -1,1 +1,1 @@
-"""What a host sees of the daemon: eight tools, a prompt and two resources, served over every transport."""
+"""What a host sees of the daemon: tools, a prompt and two resources, served over every transport."""

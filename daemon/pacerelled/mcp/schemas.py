@@ -7,6 +7,8 @@ from .shapes import (
     CHECKPOINT,
     CONNECTION,
     CONVERSATION,
+    COUNT,
+    MAX_FILE_NAME,
     MAX_NOTE,
     MAX_ROWS,
     MAX_WAIT_MS,
@@ -178,6 +180,43 @@ _ALL = (
         record(("checkpoints",), checkpoints=rows(CHECKPOINT), notice=TEXT),
         {},
         read_only=True,
+    ),
+    spec(
+        "send_file",
+        "Send a file",
+        "Sends a file of this computer to the person, encrypted, from a folder that the user has allowed (get_status "
+        "shows them in files.send_from). It is uploaded at once, so the relay must be reachable.",
+        arguments(
+            ("path",),
+            path=string("The file, as a whole path (~ is the user's home)."),
+            sourceMessageId=SOURCE,
+            text=string("A text beside it."),
+            name=string("The name that the person sees, if not the file's own.", maxLength=MAX_FILE_NAME),
+            mime=string("The MIME type, if not the one that the name or a picture's first bytes tell."),
+            conversationId=TARGET,
+            to=TO,
+            idempotencyKey=string(
+                "A name of your own for this call: made again with the same one, it returns the first result and sends "
+                "nothing."
+            ),
+        ),
+        SENT,
+        {"path": "~/Documents/report.pdf", "sourceMessageId": "<message_id of the request>"},
+        open_world=True,
+    ),
+    spec(
+        "save_attachment",
+        "Save an attachment",
+        "Fetches a file that came with a request, decrypts and checks it, and saves it as a new file in an allowed "
+        "folder (get_status shows them in files.save_to). Nothing is overwritten. Read it from the path in the result.",
+        arguments(
+            ("messageId", "attachmentId"),
+            messageId=string("message_id of the request."),
+            attachmentId=string("id of one of its attachments."),
+            directory=string("Another folder inside the allowed ones, as a whole path; it must exist."),
+        ),
+        record(("path", "size", "mime"), path=TEXT, name=TEXT, mime=TEXT, size=COUNT, notice=TEXT),
+        {"messageId": "<message_id of the request>", "attachmentId": "<id of its attachment>"},
     ),
 )
 

@@ -16,6 +16,7 @@ Schema = dict[str, Any]
 MAX_WAIT_MS = 30_000
 MAX_NOTE = 2_000  # characters
 MAX_ROWS = 50
+MAX_FILE_NAME = 512  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +156,7 @@ STATUS = record(
     uncertain=COUNT,
     quarantined=COUNT,
     last_traffic_age_s=NUMBER_OR_NULL,
+    files=record(("save_to", "send_from"), save_to=rows(TEXT), send_from=rows(TEXT), max_bytes=COUNT),
     problems=rows(record(("code", "message"), code=TEXT, message=TEXT, hint=TEXT)),
     hosts=rows(
         record(

@@ -12,9 +12,10 @@ unfinished.
 2. Call wait_for_messages without afterCursor. It returns every request that is not processed yet, or \
 waits for new ones. `delivery` is "new" the first time a request is handed out and "again" afterwards: \
 then look into get_checkpoints and get_history before repeating anything.
-3. Do what the request asks, as far as this person may ask for it and your host's own rules permit it.
-4. Answer with send_message or send_widget and set sourceMessageId to the request's message_id: the \
-reply then finds the right conversation, device or group by itself.
+3. Do what the request asks, as far as this person may ask for it and your host's own rules permit it. \
+A file that came with it is fetched with save_attachment.
+4. Answer with send_message, send_widget or send_file and set sourceMessageId to the request's \
+message_id: the reply then finds the right conversation, device or group by itself.
 5. Call mark_processed when the request is done. Reading or answering does not do that, and a request \
 that is not marked comes back.
 6. Before you stop or get interrupted, call save_checkpoint for each unfinished request.

@@ -1,9 +1,10 @@
-"""What the eight tools do: arguments that were checked become a call of the domain, its result a host's."""
+"""What the tools do: arguments that were checked become a call of the domain, its result a host's."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,11 +16,12 @@ from pacerelled.agent.api import AgentApi, HubApi
 from pacerelled.agent.model import Reply, Session
 from pacerelled.errors import InvalidArgument
 
-from .results import NOTICE
+from .results import FILE_NOTICE, NOTICE
 
 Arguments = dict[str, Any]
 
 PROGRESS_EVERY = 15.0  # seconds: well under the minute after which hosts give a silent call up
+TRANSFER_EVERY = 3.0  # seconds, while a file is on its way
 
 _MAX_CURSOR = 2**63 - 1
 _SENT = (
@@ -72,7 +74,8 @@ async def get_status(call: Call, _: Arguments) -> dict[str, Any]:
 
 async def wait_for_messages(call: Call, arguments: Arguments) -> dict[str, Any]:
     timeout = arguments["timeoutMs"] / 1000
-    with _progress(call.context, timeout):
+    started = time.monotonic()
+    with _progress(call.context, PROGRESS_EVERY, lambda: (time.monotonic() - started, timeout, "Waiting for messages")):
         found = await call.agent.wait_for_messages(
             call.session,
             timeout=timeout,
@@ -147,6 +150,37 @@ async def get_checkpoints(call: Call, arguments: Arguments) -> dict[str, Any]:
     return {"checkpoints": [c.as_dict() for c in found], "notice": NOTICE}
 
 
+async def send_file(call: Call, arguments: Arguments) -> dict[str, Any]:
+    transfer = _Transfer("Sending")
+    with _progress(call.context, TRANSFER_EVERY, transfer.state):
+        reply = await call.agent.send_path(
+            call.session,
+            path=arguments["path"],
+            name=arguments["name"],
+            mime=arguments["mime"],
+            text=arguments["text"] or "",
+            source_message_id=arguments["sourceMessageId"],
+            conversation_id=arguments["conversationId"],
+            to=arguments["to"],
+            call_id=call.id,
+            idempotency_key=arguments["idempotencyKey"],
+            on_progress=transfer.note,
+        )
+    return _sent(reply)
+
+
+async def save_attachment(call: Call, arguments: Arguments) -> dict[str, Any]:
+    transfer = _Transfer("Saving")
+    with _progress(call.context, TRANSFER_EVERY, transfer.state):
+        saved = await call.agent.save_attachment(
+            message_id=arguments["messageId"],
+            attachment_id=arguments["attachmentId"],
+            directory=arguments["directory"],
+            on_progress=transfer.note,
+        )
+    return {**saved.as_dict(), "notice": FILE_NOTICE}
+
+
 RUN: dict[str, Callable[[Call, Arguments], Awaitable[dict[str, Any]]]] = {
     tool.__name__: tool
     for tool in (
@@ -158,6 +192,8 @@ RUN: dict[str, Callable[[Call, Arguments], Awaitable[dict[str, Any]]]] = {
         get_history,
         save_checkpoint,
         get_checkpoints,
+        send_file,
+        save_attachment,
     )
 }
 
@@ -179,16 +215,37 @@ def _cursor(text: str | None) -> int | None:
     return int(text)
 
 
+class _Transfer:
+    """How far a file is."""
+
+    def __init__(self, doing: str) -> None:
+        self._doing = doing
+        self._done, self._size = 0, 0
+
+    def note(self, done: int, size: int) -> None:
+        self._done, self._size = done, size
+
+    def state(self) -> tuple[float, float, str]:
+        return self._done, self._size, f"{self._doing} the file"
+
+
 @contextmanager
-def _progress(context: ServerRequestContext[Any], timeout: float) -> Iterator[None]:
-    """Tells a host that asked for it that its call still waits; the SDK drops what it did not ask for."""
+def _progress(
+    context: ServerRequestContext[Any], every: float, state: Callable[[], tuple[float, float, str]]
+) -> Iterator[None]:
+    """Tells a host that asked for it how far its call is: done, total, and what it does.
+
+    The SDK drops what the host did not ask for. Nothing is told twice: progress has to grow.
+    """
 
     async def tell() -> None:
-        waited = PROGRESS_EVERY
+        told = 0.0
         while True:
-            await asyncio.sleep(PROGRESS_EVERY)
-            await context.session.report_progress(waited, timeout, "Waiting for messages")
-            waited += PROGRESS_EVERY
+            await asyncio.sleep(every)
+            done, total, words = state()
+            if done > told:
+                await context.session.report_progress(done, total, words)
+                told = done
 
     teller = asyncio.create_task(tell())
     try:
