@@ -22,7 +22,7 @@ from typing import Any
 import aiohttp
 
 from .floor import Floor
-from .stage import CONVERSATION, DEVICE, Agent, Relay, daemon, microseconds, relay, sdk_agent
+from .stage import CONVERSATION, DEVICE, Agent, Relay, awake, daemon, microseconds, relay, sdk_agent
 
 LEVELS = (0, 1_000, 10_000, 50_000)
 ROUNDS = 40
@@ -104,10 +104,11 @@ def _report(
 
 async def _one_by_one(agent: Agent, count: int) -> list[float]:
     times = []
-    for frame in [agent.frames(1) for _ in range(count)]:
-        began = time.perf_counter()
-        await agent.hand(frame)
-        times.append(time.perf_counter() - began)
+    async with awake():
+        for frame in [agent.frames(1) for _ in range(count)]:
+            began = time.perf_counter()
+            await agent.hand(frame)
+            times.append(time.perf_counter() - began)
     return times
 
 

@@ -188,6 +188,21 @@ def _process(command: list[str], env: dict[str, str]) -> Iterator[None]:
         process.wait()
 
 
+@asynccontextmanager
+async def awake() -> AsyncIterator[None]:
+    """Inside, the relay polls its sockets without pause: what the machine takes to wake it up is not the agent's."""
+
+    async def poll() -> None:
+        while True:  # noqa: ASYNC110 - that is the point
+            await asyncio.sleep(0)
+
+    polling = asyncio.create_task(poll())
+    try:
+        yield
+    finally:
+        polling.cancel()
+
+
 async def _online(agent: Agent) -> None:
     async with asyncio.timeout(PATIENCE):
         await agent.online.wait()
