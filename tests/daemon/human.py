@@ -41,20 +41,34 @@ class Human:
         human.use_bundle(relay.bundles[-1], relay.one_time[-1]["one_time_prekeys"].pop(0) if one_time else None)
         return human
 
+    @property
+    def _agent(self) -> str:
+        """Its name in this device's store: a session for each conversation, as the agent has it too."""
+        return f"{agent_name(self.agent_id)}:{self.conversation}"
+
     def use_bundle(self, bundle: dict[str, Any], one_time: dict[str, Any] | None) -> None:
-        self.signal.process_bundle(
-            agent_name(self.agent_id), PreKeyBundle.from_json({**bundle, "one_time_prekey": one_time})
-        )
+        self.signal.process_bundle(self._agent, PreKeyBundle.from_json({**bundle, "one_time_prekey": one_time}))
 
     def fork(self) -> Human:
         """The same device with another identity key, as after a reinstallation."""
         return Human(self.agent_id, self.user, self.conversation, self.device)
 
+    def elsewhere(self, relay: ScriptedRelay, conversation: str) -> Human:
+        """The same device with its one identity key, in another conversation."""
+        other = Human(self.agent_id, self.user, conversation, self.device)
+        other.signal = self.signal
+        other.start(relay)
+        return other
+
+    def start(self, relay: ScriptedRelay) -> None:
+        """Begins a session with the agent's newest prekeys."""
+        self.use_bundle(relay.bundles[-1], relay.one_time[-1]["one_time_prekeys"].pop(0))
+
     # -- writing -----------------------------------------------------------------------------------------------
 
     def encrypt(self, plaintext: str | bytes) -> str:
         data = plaintext if isinstance(plaintext, bytes) else plaintext.encode()
-        return pack_b64(self.signal.encrypt(agent_name(self.agent_id), data))
+        return pack_b64(self.signal.encrypt(self._agent, data))
 
     def frame(self, text: str = "hello", *, history: HistoryKey | None = None, **changes: Any) -> str:
         """A `MSG` with `text`; a change to None takes the field out."""
@@ -97,7 +111,7 @@ class Human:
 
     def read(self, message: dict[str, Any]) -> Any:
         """The content of one of the agent's messages."""
-        data = self.signal.decrypt(agent_name(self.agent_id), unpack_b64(message["payload_b64"]))
+        data = self.signal.decrypt(self._agent, unpack_b64(message["payload_b64"]))
         return open_plaintext(data).content
 
 
