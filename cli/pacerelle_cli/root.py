@@ -21,6 +21,7 @@ COMMANDS: Final = {
     "inbox": ("pacerelle_cli.messages:inbox", "Requests that wait for work."),
     "history": ("pacerelle_cli.messages:history", "Recent requests and replies."),
     "send": ("pacerelle_cli.send:send", "Send a message, a file or a widget."),
+    "outbox": ("pacerelle_cli.outbox:outbox", "Replies that are not through: list, retry, drop."),
     "done": ("pacerelle_cli.messages:done", "Mark a request processed."),
     "save": ("pacerelle_cli.save:save", "Save a request's attachments to a folder."),
     "hosts": ("pacerelle_cli.status:hosts", "MCP hosts that are attached."),

@@ -19,6 +19,16 @@ _MAX_FILE = 64 * 1024 * 1024  # bytes; docs/local-protocol.md
 _FILE_TIMEOUT = 120.0  # seconds for a file to get through the daemon to the relay
 
 
+wait_option = click.option(
+    "--wait",
+    metavar="SECONDS",
+    type=click.FloatRange(0, 3600),
+    default=5.0,
+    show_default=True,
+    help="How long to wait until the relay has it.",
+)
+
+
 @command(
     "send",
     example="pacerelle send 'Done: see the branch' --reply-to MESSAGE_ID\n"
@@ -32,14 +42,7 @@ _FILE_TIMEOUT = 120.0  # seconds for a file to get through the daemon to the rel
 @click.option("--to", metavar="ID", help="Send to this person.")
 @click.option("--file", "path", metavar="PATH", type=click.Path(exists=True, dir_okay=False), help="Send this file.")
 @click.option("--widget", metavar="JSON", help="Send this widget instead of a text.")
-@click.option(
-    "--wait",
-    metavar="SECONDS",
-    type=click.FloatRange(0, 3600),
-    default=5.0,
-    show_default=True,
-    help="How long to wait until the relay has it.",
-)
+@wait_option
 @agent_option
 @json_option
 @pass_cli
@@ -76,6 +79,11 @@ def send(
     else:
         content = {"text": text, "reply_to_message_id": reply_to} if widget is None else {"widget": widget}
         _, reply = daemon.call("POST", f"{base}/messages", body={**content, **route}, timeout=4 * ANSWER_TIMEOUT + wait)
+    finish(cli, reply)
+
+
+def finish(cli: Cli, reply: dict[str, Any]) -> None:
+    """Shows what became of a reply. Raises CliError if nobody can be sure that it left."""
     if cli.json:
         show.as_json({"reply": reply})
     else:
@@ -83,7 +91,7 @@ def send(
     if reply["state"] in ("failed", "uncertain"):
         raise CliError(
             f"{reply['message_id']} is {reply['state']}: {reply['reason'] or 'no reason given'}.",
-            hint="See: pacerelle history",
+            hint=f"To send it again: pacerelle outbox retry {reply['message_id']}",
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -29,6 +30,7 @@ class ScriptedRelay:
         self.refused: list[str] = []
         self.connections = 0
         self.answers_pings = True
+        self.ends_at: Callable[[str], int | None] = lambda frame: None  # close code; 0: without a word
         self.blobs: dict[str, bytes] = {}
         self._sockets: dict[str, web.WebSocketResponse] = {}
         self._runner: web.AppRunner | None = None
@@ -79,10 +81,7 @@ class ScriptedRelay:
     async def drop(self, token: str = "token") -> None:
         """Cuts the connection without a word."""
         socket = await self.connected(token)
-        request = socket._req
-        assert request is not None
-        assert request.transport is not None
-        request.transport.abort()
+        await self._end(socket, 0)
         await until(lambda: self._sockets.get(token) is not socket, "the end of the connection")
 
     async def close(self, code: int, token: str = "token") -> None:
@@ -111,6 +110,16 @@ class ScriptedRelay:
         if self.valid is not None and token not in self.valid:
             self.refused.append(token)
             raise _status(401)
+
+    @staticmethod
+    async def _end(socket: web.WebSocketResponse, code: int) -> None:
+        if code:
+            await socket.close(code=code)
+            return
+        request = socket._req
+        assert request is not None
+        assert request.transport is not None
+        request.transport.abort()
 
     async def _bundle(self, request: web.Request) -> web.Response:
         self._check(request)
@@ -151,6 +160,9 @@ class ScriptedRelay:
                 if message.type is WSMsgType.TEXT:
                     self.raw.append(message.data)
                     self.received.append(json.loads(message.data))
+                    if (code := self.ends_at(message.data)) is not None:
+                        await self._end(socket, code)
+                        break
                 elif message.type is WSMsgType.PING and self.answers_pings:
                     await socket.pong(message.data)
         except (ConnectionError, asyncio.CancelledError):

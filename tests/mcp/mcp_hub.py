@@ -136,6 +136,17 @@ class AgentDouble:
             if self.slow_transfers:
                 await asyncio.sleep(0.005)
 
+    async def update_widget(self, session: Session, *, call_id: str | None = None, **arguments: Any) -> Reply:
+        self._check("update_widget", call_id=call_id, **arguments)
+        return self._reply(session, call_id, kind="widget_update", text="", widget_id="w1")
+
+    async def retry_reply(self, message_id: str) -> Reply:
+        self._check("retry_reply", message_id=message_id)
+        for reply in self.replies_:
+            if reply.message_id == message_id:
+                return reply
+        raise UnknownMessage(f"there is no reply {message_id}", hint="Take a message_id of uncertain_sends.")
+
     def _reply(self, session: Session, call_id: str | None, **fields: Any) -> Reply:
         key = (session.id, call_id or "")
         if key not in self._first:

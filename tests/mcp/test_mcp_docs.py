@@ -13,7 +13,7 @@ def test_the_reference_names_every_tool_argument_field_and_resource() -> None:
     for name, spec in TOOLS.items():
         assert f"### `{name}`" in text
         section = text.split(f"### `{name}`")[1].split("\n### ")[0]
-        if name in ("send_widget", "send_file"):
+        if name in ("send_widget", "update_widget", "send_file"):
             section += text.split("### `send_message`")[1].split("\n### ")[0]  # which they refer to
         for argument in spec.tool.input_schema["properties"]:
             assert f"`{argument}`" in section

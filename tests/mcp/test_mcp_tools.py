@@ -27,6 +27,7 @@ NAMES = [
     "wait_for_messages",
     "send_message",
     "send_widget",
+    "update_widget",
     "mark_processed",
     "get_history",
     "save_checkpoint",
@@ -80,7 +81,7 @@ async def test_a_host_sees_the_tools_the_prompt_and_the_resources(daemon: Daemon
         assert tool.annotations is not None
         assert tool.annotations.destructive_hint is False
         assert tool.annotations.read_only_hint is (tool.name.startswith("get_"))
-        assert tool.annotations.open_world_hint is tool.name.startswith("send_")
+        assert tool.annotations.open_world_hint is tool.name.startswith(("send_", "update_"))
         assert tool.annotations.idempotent_hint is not (tool.name.startswith("send_") or tool.name == "save_attachment")
         assert tool.output_schema is not None
         for top in (tool.input_schema, tool.output_schema):
@@ -134,6 +135,9 @@ async def test_a_request_is_taken_answered_and_marked(daemon: Daemon, era: str) 
         sent = await call(host, "send_widget", widgetJson={"kind": "confirm"}, sourceMessageId="m1")
         assert sent["widget_id"] == "w1"
         await call(host, "send_widget", widgetJson='{"kind": "confirm"}')
+        for spec in ({"title": "Really?"}, '{"title": "Really?"}'):
+            await call(host, "update_widget", messageId="r2", spec=spec, expiresAt="2030-01-01T00:00:00Z")
+            assert daemon.agent.calls[-1][1]["spec"] == {"title": "Really?"}
         marked = await call(host, "mark_processed", messageId="m1", note="sent")
         assert (marked["message_id"], marked["note"]) == ("m1", "sent")
         assert marked["processed_at"]
@@ -145,7 +149,7 @@ async def test_a_request_is_taken_answered_and_marked(daemon: Daemon, era: str) 
             "connection": "connected",
         }
         history = await call(host, "get_history", limit=5)
-        assert [len(history[k]) for k in ("requests", "replies")] == [1, 3]
+        assert [len(history[k]) for k in ("requests", "replies")] == [1, 5]
         assert history["notice"]
     named = dict(daemon.agent.calls)
     assert named["send_message"]["source_message_id"] == "m1"
@@ -311,6 +315,18 @@ async def test_a_repeated_call_is_the_same_call_and_ids_have_types(daemon: Daemo
     ids = [answer["result"]["structuredContent"]["message_id"] for answer in (first, other, again)]
     assert ids == ["r1", "r2", "r1"]
     assert [c["call_id"] for _, c in daemon.agent.calls] == ["1", '"1"', "1"]
+
+
+@both_eras
+async def test_an_uncertain_reply_is_sent_again_by_its_id_alone(daemon: Daemon, era: str) -> None:
+    async with client(daemon.path, era) as host:
+        await call(host, "send_message", text="a", idempotencyKey="k")
+        assert daemon.agent.calls[-1][1]["idempotency_key"] == "k"
+        assert (await call(host, "send_message", retryMessageId="r1", text=None))["message_id"] == "r1"
+        assert daemon.agent.calls[-1] == ("retry_reply", {"message_id": "r1"})
+        assert "uncertain_sends" in await error(host, "send_message", {"retryMessageId": "r9"})
+        assert "goes alone, without text" in await error(host, "send_message", {"retryMessageId": "r1", "text": "b"})
+        assert "spec must be an object" in await error(host, "update_widget", {"messageId": "r1", "spec": "[1]"})
 
 
 @both_eras

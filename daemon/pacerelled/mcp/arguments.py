@@ -35,14 +35,21 @@ def check(spec: ToolSpec, given: Mapping[str, Any]) -> dict[str, Any]:
     for name in given:
         if name not in properties:
             raise _invalid(spec, name, _unknown(name, properties))
+    required = tuple(schema.get("required", ()))
+    if spec.instead is not None:
+        alone, needed = spec.instead
+        if given.get(alone) is None:
+            required += (needed,)
+        elif others := [name for name, value in given.items() if name != alone and value is not None]:
+            raise _invalid(spec, others[0], f"{alone} goes alone, without {others[0]}: what it names is not changed")
     arguments: dict[str, Any] = {}
     for name, wanted in properties.items():
         value = given.get(name)
         if value is None:
-            if name in schema.get("required", ()):
+            if name in required:
                 raise _invalid(spec, name, f"{name} is missing; it must be {_describe(wanted)}")
             value = wanted.get("default")
-        elif problem := _problem(value, wanted, optional=name not in schema.get("required", ())):
+        elif problem := _problem(value, wanted, optional=name not in required):
             raise _invalid(spec, name, f"{name} {problem}")
         arguments[name] = int(value) if isinstance(value, float) else value
     return arguments

@@ -8,6 +8,7 @@ from .shapes import (
     CONNECTION,
     CONVERSATION,
     COUNT,
+    KEY,
     MAX_FILE_NAME,
     MAX_NOTE,
     MAX_ROWS,
@@ -74,18 +75,24 @@ _ALL = (
         "send_message",
         "Send a reply",
         "Sends text to the person, encrypted. Give the request's message_id as sourceMessageId. A "
-        "reply that is queued is delivered as soon as the relay can be reached: do not send it again.",
+        "reply that is queued is delivered as soon as the relay can be reached: do not send it again. One that is "
+        "uncertain can be sent again unchanged: give its message_id as retryMessageId, and nothing else.",
         arguments(
-            ("text",),
-            text=string("The text of the reply."),
+            text=string("The text of the reply. Required, except with retryMessageId."),
             sourceMessageId=SOURCE,
             conversationId=TARGET,
             to=TO,
             replyToMessageId=string("Show the reply as an answer to this message."),
+            idempotencyKey=KEY,
+            retryMessageId=string(
+                "message_id of an uncertain reply, to send its identical envelope again; the person sees it once, also "
+                "if it had arrived. Goes alone, without text."
+            ),
         ),
         SENT,
         {"text": "Done: the report is in your folder.", "sourceMessageId": "<message_id of the request>"},
         open_world=True,
+        instead=("retryMessageId", "text"),
     ),
     spec(
         "send_widget",
@@ -103,6 +110,7 @@ _ALL = (
             sourceMessageId=SOURCE,
             conversationId=TARGET,
             to=TO,
+            idempotencyKey=KEY,
         ),
         SENT,
         {
@@ -115,6 +123,29 @@ _ALL = (
             },
             "sourceMessageId": "<message_id of the request>",
         },
+        open_world=True,
+    ),
+    spec(
+        "update_widget",
+        "Update a widget",
+        "Changes a widget that send_widget has shown: the progress, a question's words, or until when it can be "
+        "answered. Give only what changes.",
+        arguments(
+            ("messageId",),
+            messageId=string("message_id that send_widget returned."),
+            spec={
+                "type": ["string", "object"],
+                "description": "The fields of the widget's spec that change, as an object or as its JSON text: "
+                '{"value":60}',
+            },
+            expiresAt=string(
+                "Until when it can be answered, as 2030-05-21T09:00:00Z. A time that has passed closes the widget."
+            ),
+            idempotencyKey=KEY,
+        ),
+        SENT,
+        {"messageId": "<message_id that send_widget returned>", "spec": {"value": 60}},
+        idempotent=True,
         open_world=True,
     ),
     spec(
@@ -195,10 +226,7 @@ _ALL = (
             mime=string("The MIME type, if not the one that the name or a picture's first bytes tell."),
             conversationId=TARGET,
             to=TO,
-            idempotencyKey=string(
-                "A name of your own for this call: made again with the same one, it returns the first result and sends "
-                "nothing."
-            ),
+            idempotencyKey=KEY,
         ),
         SENT,
         {"path": "~/Documents/report.pdf", "sourceMessageId": "<message_id of the request>"},

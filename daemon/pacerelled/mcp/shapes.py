@@ -17,14 +17,20 @@ MAX_WAIT_MS = 30_000
 MAX_NOTE = 2_000  # characters
 MAX_ROWS = 50
 MAX_FILE_NAME = 512  # characters
+MAX_KEY = 200  # characters
 
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool and the arguments of a right call, which errors show."""
+    """A tool and the arguments of a right call, which errors show.
+
+    `instead` names two arguments: with the first nothing else may be given, without it the second must be. The schema
+    itself cannot say that.
+    """
 
     tool: Tool
     example: dict[str, Any]
+    instead: tuple[str, str] | None = None
 
 
 def string(description: str, **more: Any) -> Schema:
@@ -71,7 +77,7 @@ CONNECTION: Schema = {
     "type": "string",
     "enum": ["connecting", "connected", "reconnecting", "disconnected", "stopped"],
 }
-REPLY_STATE: Schema = {"type": "string", "enum": ["queued", "sending", "submitted", "uncertain", "failed"]}
+REPLY_STATE: Schema = {"type": "string", "enum": ["queued", "sending", "submitted", "uncertain", "failed", "dropped"]}
 
 REQUEST = record(
     ("message_id", "cursor", "conversation_id", "from", "kind", "text", "delivery"),
@@ -96,6 +102,18 @@ REQUEST = record(
     reply_to_message_id=TEXT_OR_NULL,
     widget_response=ANY_OBJECT,
     widget_update=ANY_OBJECT,
+    widget={
+        "type": ["object", "null"],
+        "properties": {
+            "widget_id": TEXT,
+            "message_id": TEXT,
+            "kind": TEXT,
+            "title": TEXT,
+            "source_message_id": TEXT_OR_NULL,
+            "expires_at": TEXT_OR_NULL,
+            "late": BOOL,
+        },
+    },
     received_at=TEXT,
     delivery={"type": "string", "enum": ["new", "again"]},
     encrypted=BOOL,
@@ -118,6 +136,7 @@ REPLY = record(
     widget={"type": ["object", "null"]},
     source_message_id=TEXT_OR_NULL,
     reply_to_message_id=TEXT_OR_NULL,
+    attempts=COUNT,
     repeated=BOOL,
 )
 CHECKPOINT = record(
@@ -176,6 +195,11 @@ SOURCE = string("message_id of the request you answer. Set it: the reply then fi
 CONVERSATION = string("Only this conversation (conversation_id of a request).")
 TARGET = string("Send into this conversation instead of answering a request. Rarely needed.")
 TO = string("Send to this person instead. Rarely needed; leave it out when sourceMessageId is set.")
+KEY = string(
+    "A name of your own for this reply. Making the very same call again with it, also in a later session, sends "
+    "nothing and returns the first result.",
+    maxLength=MAX_KEY,
+)
 ROWS = "How many at most"
 
 
@@ -190,6 +214,7 @@ def spec(
     read_only: bool = False,
     idempotent: bool = False,
     open_world: bool = False,
+    instead: tuple[str, str] | None = None,
 ) -> ToolSpec:
     annotations = ToolAnnotations(
         title=title,
@@ -206,4 +231,4 @@ def spec(
         output_schema=result,
         annotations=annotations,
     )
-    return ToolSpec(tool, example)
+    return ToolSpec(tool, example, instead)

@@ -92,6 +92,8 @@ async def wait_for_messages(call: Call, arguments: Arguments) -> dict[str, Any]:
 
 
 async def send_message(call: Call, arguments: Arguments) -> dict[str, Any]:
+    if arguments["retryMessageId"] is not None:
+        return _sent(await call.agent.retry_reply(arguments["retryMessageId"]))
     reply = await call.agent.send_message(
         call.session,
         text=arguments["text"],
@@ -100,6 +102,7 @@ async def send_message(call: Call, arguments: Arguments) -> dict[str, Any]:
         to=arguments["to"],
         reply_to_message_id=arguments["replyToMessageId"],
         call_id=call.id,
+        idempotency_key=arguments["idempotencyKey"],
     )
     return _sent(reply)
 
@@ -112,6 +115,19 @@ async def send_widget(call: Call, arguments: Arguments) -> dict[str, Any]:
         conversation_id=arguments["conversationId"],
         to=arguments["to"],
         call_id=call.id,
+        idempotency_key=arguments["idempotencyKey"],
+    )
+    return _sent(reply)
+
+
+async def update_widget(call: Call, arguments: Arguments) -> dict[str, Any]:
+    reply = await call.agent.update_widget(
+        call.session,
+        message_id=arguments["messageId"],
+        spec=_object(arguments["spec"], "spec"),
+        expires_at=arguments["expiresAt"],
+        call_id=call.id,
+        idempotency_key=arguments["idempotencyKey"],
     )
     return _sent(reply)
 
@@ -188,6 +204,7 @@ RUN: dict[str, Callable[[Call, Arguments], Awaitable[dict[str, Any]]]] = {
         wait_for_messages,
         send_message,
         send_widget,
+        update_widget,
         mark_processed,
         get_history,
         save_checkpoint,
@@ -201,6 +218,19 @@ RUN: dict[str, Callable[[Call, Arguments], Awaitable[dict[str, Any]]]] = {
 def _sent(reply: Reply) -> dict[str, Any]:
     whole = reply.as_dict()
     return {name: whole[name] for name in _SENT}
+
+
+def _object(value: str | dict[str, Any] | None, argument: str) -> dict[str, Any] | None:
+    """An object that may have come as its JSON text."""
+    if not isinstance(value, str):
+        return value
+    try:
+        parsed = json.loads(value)
+    except (ValueError, RecursionError):
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise InvalidArgument(f"{argument} must be an object or its JSON text", argument=argument)
+    return parsed
 
 
 def _cursor(text: str | None) -> int | None:

@@ -12,7 +12,8 @@ COLUMNS = (
     "seq, message_id, conversation_id, recipient, device_id, kind, text, state, created_at, reason, widget_id,"
     " widget, source_id, reply_to, attempts"
 )
-# As in the schema's index of open replies: the query planner knows its own words only.
+# Few of many: the planner does not see it by itself, and knows the index's condition only in its own words.
+FROM_OPEN = "FROM replies INDEXED BY replies_open"
 OPEN = "state IN ('queued', 'sending', 'uncertain')"
 ALONE = 64 * 1024  # characters; a longer envelope goes alone, so that a relay that refuses it refuses just it
 
@@ -91,34 +92,41 @@ def select(
     tx: Tx, agent_id: str, *, state: str | None = None, conversation_id: str | None = None, limit: int
 ) -> list[Any]:
     """The newest matching replies, oldest first. State `open`: those that were neither submitted nor dropped."""
-    where, parameters = "agent_id = ?", [agent_id]
+    source, where, parameters = "FROM replies", "agent_id = ?", [agent_id]
+    if state in ("queued", "sending", "uncertain"):
+        source, where = FROM_OPEN, f"{where} AND {OPEN}"
     if state == "open":
         where += f" AND ({OPEN} OR state = 'failed')"
     elif state is not None:
-        where += " AND state = ?" + (f" AND {OPEN}" if state in ("queued", "sending", "uncertain") else "")
+        where += " AND state = ?"
         parameters.append(state)
     if conversation_id is not None:
         where += " AND conversation_id = ?"
         parameters.append(conversation_id)
-    return tx.all(f"SELECT {COLUMNS} FROM replies WHERE {where} ORDER BY seq DESC LIMIT ?", (*parameters, limit))[::-1]
+    return tx.all(f"SELECT {COLUMNS} {source} WHERE {where} ORDER BY seq DESC LIMIT ?", (*parameters, limit))[::-1]
 
 
 def begin_sending(tx: Tx, agent_id: str, limit: int) -> list[tuple[int, str, str]]:
     """Queued replies as (seq, message id, envelope), now `sending`: from here on they may have left.
 
-    The oldest first, several at once. One that was tried before may be what ends the connection: it goes when no
-    other is left, alone, and only what follows it in its own conversation waits for it. Long ones go alone as well.
+    The oldest first, several at once. One that was tried before may be what ends the connection: it goes alone when
+    none is left that was tried less often, and only what follows it in its own conversation waits for it. Long ones go
+    alone as well.
     """
-    where = f"agent_id = ? AND {OPEN} AND state = 'queued'"
-    tried = tx.all(f"SELECT seq, conversation_id FROM replies WHERE {where} AND attempts > 0 ORDER BY seq", (agent_id,))
-    held_up = json.dumps([conversation_id for _, conversation_id in tried])
+    queued = f"{FROM_OPEN} WHERE agent_id = ? AND {OPEN} AND state = 'queued'"
+    tried: dict[str, tuple[int, int]] = {}  # conversation -> attempts and seq of its oldest
+    for conversation_id, attempts, seq in tx.all(
+        f"SELECT conversation_id, attempts, seq {queued} AND attempts > 0 ORDER BY seq", (agent_id,)
+    ):
+        tried.setdefault(conversation_id, (attempts, seq))
     rows = tx.all(
-        f"SELECT seq, message_id, envelope FROM replies WHERE {where} AND conversation_id NOT IN"
-        " (SELECT value FROM json_each(?)) ORDER BY seq LIMIT ?",
-        (agent_id, held_up, limit),
+        f"SELECT seq, message_id, envelope {queued} AND conversation_id NOT IN (SELECT value FROM json_each(?))"
+        " ORDER BY seq LIMIT ?",
+        (agent_id, json.dumps(list(tried)), limit),
     )
     if not rows and tried:
-        rows = [tx.one("SELECT seq, message_id, envelope FROM replies WHERE seq = ?", (tried[0][0],))]
+        _, seq = min(tried.values())
+        rows = [tx.one("SELECT seq, message_id, envelope FROM replies WHERE seq = ?", (seq,))]
     long = next((place for place, row in enumerate(rows) if len(row[2]) > ALONE), len(rows))
     batch = [(row[0], row[1], row[2]) for row in rows[: max(long, 1)]]
     for seq, _, _ in batch:
@@ -150,7 +158,7 @@ def take_back(tx: Tx, seqs: list[int]) -> None:
 def in_state(tx: Tx, agent_id: str, state: str) -> list[tuple[int, str]]:
     """(seq, message id) of the replies in an open state, oldest first."""
     rows = tx.all(
-        f"SELECT seq, message_id FROM replies WHERE agent_id = ? AND {OPEN} AND state = ? ORDER BY seq",
+        f"SELECT seq, message_id {FROM_OPEN} WHERE agent_id = ? AND {OPEN} AND state = ? ORDER BY seq",
         (agent_id, state),
     )
     return [(row[0], row[1]) for row in rows]
@@ -173,7 +181,7 @@ def requeue_uncertain(tx: Tx, agent_id: str, *, tries: int | None = None) -> Non
 def counts(tx: Tx, agent_id: str) -> dict[str, int]:
     """queued (with sending) and uncertain."""
     rows = tx.all(
-        f"SELECT state, count(*) FROM replies WHERE agent_id = ? AND {OPEN} GROUP BY state",
+        f"SELECT state, count(*) {FROM_OPEN} WHERE agent_id = ? AND {OPEN} GROUP BY state",
         (agent_id,),
     )
     found = {row[0]: row[1] for row in rows}
