@@ -226,6 +226,7 @@ async def test_the_store_s_days_outlive_restarts_and_crashes(tmp_path: Path, day
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep, "INTERVAL", 0.02)
     monkeypatch.setattr(upkeep, "QUIET", 0.0)
     monkeypatch.setattr(upkeep, "PROBE", 0.05)
 
@@ -243,7 +244,7 @@ async def test_upkeep_prunes_gives_space_back_and_keeps_the_log_short(store: Sto
         return job
 
     sizes = []
-    tending = Upkeep(store, replace(KEEP_ALL, requests=100, replies=100, events=100), interval=0.02)
+    tending = Upkeep(store, replace(KEEP_ALL, requests=100, replies=100, events=100))
     tending.start()
     try:
         for first in range(0, 6000, 1000):
@@ -278,10 +279,11 @@ async def test_a_step_is_short_and_lets_others_through(store: Store) -> None:
 
 
 async def test_upkeep_does_not_wait_for_ever_for_a_quiet_moment(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep, "INTERVAL", 0.01)
     monkeypatch.setattr(upkeep, "PATIENCE", 0.1)
     for number in range(50):
         await store.run(lambda tx, n=number: request(tx, n, processed=True))  # type: ignore[misc]
-    tending = Upkeep(store, replace(KEEP_ALL, requests=0), interval=0.01)
+    tending = Upkeep(store, replace(KEEP_ALL, requests=0))
     tending.start()
     try:
 
@@ -300,7 +302,7 @@ async def test_a_store_that_could_not_be_written_is_tried_until_it_can(store: St
 
         return job
 
-    tending = Upkeep(store, KEEP_ALL, interval=0.05)
+    tending = Upkeep(store, KEEP_ALL)
     tending.start()
     try:
         await store.run(limit(None))
@@ -325,7 +327,7 @@ async def test_upkeep_survives_a_bug_of_ours(
         raise ZeroDivisionError("secret words")
 
     monkeypatch.setattr(retention, "look", failing)
-    tending = Upkeep(store, KEEP_ALL, interval=0.01)
+    tending = Upkeep(store, KEEP_ALL)
     tending.start()
     try:
         await until(lambda: calls > 2)

@@ -28,10 +28,9 @@ PROBE = 2.0  # seconds between attempts to write to a store that could not be wr
 class Upkeep:
     """Runs beside the daemon. `start` after the store is open, `stop` before it is closed."""
 
-    def __init__(self, store: Store, policy: retention.Policy, *, interval: float = INTERVAL) -> None:
+    def __init__(self, store: Store, policy: retention.Policy) -> None:
         self._store = store
         self._policy = policy
-        self._interval = interval
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -46,7 +45,7 @@ class Upkeep:
         rounds = 0
         while True:
             try:
-                async with asyncio.timeout(self._interval):
+                async with asyncio.timeout(INTERVAL):
                     await self._store.failing.wait()
             except TimeoutError:
                 pass
