@@ -1,4 +1,4 @@
-"""`pacerelle inbox`, `history`, `done` and `quarantine`."""
+"""`pacerelle inbox`, `history` and `done`."""
 
 from __future__ import annotations
 
@@ -72,42 +72,16 @@ def done(cli: Cli, message_id: str, note: str | None, agent_id: str) -> None:
         click.echo(f"{escape(message_id)} is processed.")
 
 
-@command("quarantine", example="pacerelle quarantine")
-@agent_option
-@json_option
-@pass_cli
-def quarantine(cli: Cli, agent_id: str) -> None:
-    """Inbound messages that could not be accepted, with the reason."""
-    body = cli.daemon.get(f"/v1/agents/{part(agent_id)}/quarantine")
-    if cli.json:
-        show.as_json(body)
-        return
-    if not body["quarantine"]:
-        click.echo("Nothing is in quarantine.")
-        return
-    show.table(
-        ["ID", "ARRIVED", "REASON", "DETAIL", "FROM", "MESSAGE", "SIZE"],
-        [
-            [
-                row["id"],
-                when(row["at"]),
-                row["reason"],
-                row["detail"] or "",
-                row.get("sender") or "",
-                row.get("message_id") or "",
-                size(row["size"]),
-            ]
-            for row in body["quarantine"]
-        ],
-    )
-
-
 def _show_request(row: dict[str, Any]) -> None:
     notes = []
     if row["claim"]:
         notes.append(f"held by {row['claim']['label']}")
     if row.get("processed_at"):
         notes.append(f"processed: {row['note']}" if row.get("note") else "processed")
+    if row["sender"]["verified"]:
+        notes.append("verified")
+    if not row["sender"]["authorized"]:
+        notes.append("NOT AUTHORIZED: no host gets it")
     if not row["encrypted"]:
         notes.append("NOT ENCRYPTED")
     place = f"group {row['conversation_id']}" if row["group"] else row["conversation_id"]

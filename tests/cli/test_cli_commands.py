@@ -211,9 +211,9 @@ async def test_a_request_is_done(world: World) -> None:
 
 async def test_quarantine(world: World) -> None:
     agent = await world.agent()
-    assert (await world.run("quarantine")).out == "Nothing is in quarantine.\n"
+    assert (await world.run("quarantine", "list")).out == "Nothing is in quarantine.\n"
     agent.refused = [{"id": 7, "reason": "bad_base64", "detail": "x\x1b", "sender": "u", "size": 10, "at": NOW}]
-    row = (await world.run("quarantine")).out.splitlines()[1]
+    row = (await world.run("quarantine", "list")).out.splitlines()[1]
     assert row.split() == ["7", "2031-05-06", "07:08", "bad_base64", "x\\x1b", "u", "10", "B"]
 
 

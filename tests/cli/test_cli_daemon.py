@@ -81,7 +81,7 @@ async def test_a_persons_way_through_the_commands(machine: Stack, cli: Home) -> 
     history = (await cli.run("history")).out
     assert "processed: by hand" in history
     assert "submitted" in history
-    assert (await cli.run("quarantine")).out == "Nothing is in quarantine.\n"
+    assert (await cli.run("quarantine", "list")).out == "Nothing is in quarantine.\n"
 
     pid = machine.daemon_pid()
     assert (await cli.run("stop")).out == f"pacerelled (pid {pid}) has ended.\n"

@@ -26,7 +26,9 @@ DOUBLE = Path(__file__).parents[1] / "control" / "hub_double.py"
 # The daemon is away
 
 
-@pytest.mark.parametrize("args", [["status"], ["hosts"], ["inbox"], ["agent", "list"], ["done", "x"], ["quarantine"]])
+@pytest.mark.parametrize(
+    "args", [["status"], ["hosts"], ["inbox"], ["agent", "list"], ["done", "x"], ["quarantine", "list"]]
+)
 async def test_without_a_daemon_nothing_is_started(home: Home, args: list[str]) -> None:
     result = await home.run(*args)
     assert (result.code, result.out) == (3, "")
