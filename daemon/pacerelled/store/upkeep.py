@@ -69,6 +69,7 @@ class Upkeep:
                 continue
 
     async def _round(self, *, save_clock: bool) -> None:
+        await self._quiet()
         due = await self._store.run(lambda tx: retention.look(tx, self._policy))
         await self._steps(lambda tx: retention.prune(tx, due, BUDGET))
         await self._steps(retention.shrink)
