@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -10,14 +11,20 @@ from pathlib import Path
 
 import pytest
 
+from pacerelled.config import load_settings
+from pacerelled.errors import ConfigError
 from pacerelled.store import checkpoints, clock, events, replies, requests, retention, upkeep
 from pacerelled.store.clock import DAY, StoreClock
 from pacerelled.store.database import Store, Tx
 from pacerelled.store.retention import Policy
 from pacerelled.store.upkeep import Upkeep
-from tests.daemon.core import KEY
+from tests.daemon.core import KEY, Core
+from tests.daemon.human import Human
 from tests.daemon.polling import until
+from tests.daemon.scripted_relay import ScriptedRelay
+from tests.e2e.stack import Stack
 
+from .bent import World, bent_daemon
 from .rows import AGENT, checkpoint, count, event, reply, request
 
 KEEP_ALL = Policy(
@@ -335,3 +342,69 @@ async def test_upkeep_survives_a_bug_of_ours(
         await tending.stop()
     assert "secret words" not in caplog.text
     await asyncio.sleep(0)
+
+
+# -- in the daemon ---------------------------------------------------------------------------------------------
+
+
+async def test_a_request_that_went_is_recognised_when_the_relay_delivers_it_again(core: Core) -> None:
+    async with ScriptedRelay() as relay:
+        agent = await core.agent(relay.url)
+        human = await Human.meet(relay)
+        frames = [human.frame(f"{number}") for number in range(5)]
+        await relay.push(*frames)
+        await until(lambda: len(relay.acked) == 5)
+        for request in (await agent.inbox())[0][:4]:
+            await agent.mark_processed(core.session(), request.message_id)
+        await prune(core.store, replace(KEEP_ALL, requests=0))
+        assert [r.text for r in (await agent.inbox(state="all"))[0]] == ["4"]
+        await relay.drop()
+        await relay.push(*frames)
+        await until(lambda: len(relay.acked) == 10)
+        assert relay.acked[5:] == relay.acked[:5]
+        assert [r.text for r in (await agent.inbox(state="all"))[0]] == ["4"]
+        assert await agent.quarantine.select() == []
+        other = human.frame("another text", id=json.loads(frames[0])["id"])
+        await relay.push(other)
+        await until(lambda: len(relay.acked) == 11)
+        assert [q["reason"] for q in await agent.quarantine.select()] == ["id_conflict"]
+
+
+async def test_a_daemon_keeps_what_its_settings_say(machine: Stack, world: World) -> None:
+    machine.configure("retention_requests = 100\nretention_replies = 100\nretention_events = 100\n")
+    world.bend(set={"pacerelled.store.upkeep.INTERVAL": 0.1})
+    phone = await machine.phone("ada")
+    agent = await phone.create_agent("home")
+    async with bent_daemon(machine, world):
+        host = await machine.host(agent)
+        await host.connected()
+        for number in range(130):
+            await phone.send(agent.agent_id, str(number))
+        taken = 0
+        while taken < 125:
+            for message in (await host.tool("wait_for_messages", timeoutMs=30_000, limit=5))["messages"]:
+                await host.tool("mark_processed", messageId=message["message_id"])
+                taken += 1
+
+        async def pruned() -> bool:
+            async with machine.control() as control:
+                async with control.get("/v1/agents/-/inbox?state=all&limit=500") as response:
+                    texts = [m["text"] for m in (await response.json())["messages"]]
+                async with control.get("/v1/events?limit=500") as response:
+                    gap = (await response.json())["gap"]
+            return gap and texts == [str(number) for number in range(25, 130)]
+
+        await until(pruned, "the newest 100 processed requests, and the 5 that wait", 60)
+
+
+@pytest.mark.parametrize("value", ["99", "1000001", "100.5", "many", "", "nan"])
+def test_a_setting_that_makes_no_sense(tmp_path: Path, value: str) -> None:
+    (tmp_path / "config.toml").write_text(f'retention_requests = "{value}"')
+    with pytest.raises(ConfigError, match=r"`retention_requests` .* whole number from 100 to 1000000"):
+        load_settings(tmp_path / "config.toml", {}, {})
+
+
+def test_settings_from_file_and_environment(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("retention_requests = 200\nretention_days = 30")
+    settings = load_settings(tmp_path / "config.toml", {"PACERELLED_RETENTION_DAYS": "7"}, {})
+    assert (settings.retention_requests, settings.retention_days) == (200, 7)

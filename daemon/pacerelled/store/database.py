@@ -292,7 +292,13 @@ def _check(path: Path, key: bytes, also: Callable[[Tx], object]) -> None:
         raise StoreCorrupt(f"The log of the store {path} is damaged", hint=RESTORE_HINT)
     index_wanted = log_file.exists() and not index.exists()
     if index_wanted:
-        index.touch(0o600)  # a reader that may not make it wants it to be there
+        try:
+            index.touch(0o600)  # a reader that may not make it wants it to be there
+        except OSError as error:
+            raise StoreUnavailable(
+                f"{index} cannot be made: {error.strerror}",
+                hint="Free some disk space, or make the folder writable.",
+            ) from error
     conn = connect(path, key, read_only=True)
     try:
         if newer := unknown_migrations(Database(conn)):
