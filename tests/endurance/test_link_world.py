@@ -181,7 +181,7 @@ async def test_a_relay_without_tls_where_tls_is_expected(
 # -- proxies ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("variable", ["HTTPS_PROXY", "https_proxy", "ALL_PROXY"])
+@pytest.mark.parametrize("variable", ["HTTPS_PROXY", "ALL_PROXY", pytest.param("https_proxy", marks=pytest.mark.long)])
 async def test_all_traffic_goes_through_the_proxy(
     machine: Stack,
     world: World,

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import sys
 
-from tests.daemon.process import Daemon
 from tests.e2e.stack import Stack, until
 
 from .bent import World, bent_daemon
@@ -52,7 +51,7 @@ async def test_a_forgotten_reader_cannot_hold_the_log(machine: Stack, world: Wor
     agent = await phone.create_agent("home")
     world.bend(set={"pacerelled.store.upkeep.INTERVAL": 0.2})
     log = machine.paths.store.with_name("store.db-wal")
-    async with bent_daemon(machine, world) as daemon:
+    async with bent_daemon(machine, world):
         host = await machine.host(agent)
         await host.connected()
         forgotten = await reader(machine)
@@ -65,17 +64,4 @@ async def test_a_forgotten_reader_cannot_hold_the_log(machine: Stack, world: Wor
             largest = max(largest, log.stat().st_size)
         assert largest < 8 << 20
         await until(lambda: log.stat().st_size == 0, "the log's end")
-        await host.stop()
-        daemon.signal()
-        await daemon.ended()
         await end(forgotten)
-    # One that was there first is named; when it has gone, the daemon starts.
-    first = await reader(machine)
-    assert await said(first) == "reading"
-    code, words = await Daemon(machine.home, root=machine.root).run()
-    assert code == 74
-    assert "in use by another program" in words
-    await end(first)
-    async with bent_daemon(machine, world):
-        host = await machine.host(agent)
-        assert len((await host.tool("get_history"))["requests"]) == 30

@@ -28,7 +28,7 @@ async def take_and_finish(host: Host) -> str:
     return text
 
 
-@pytest.mark.parametrize("jumps", [(30, -30), (-40, 50)], ids=["forward first", "back first"])
+@pytest.mark.parametrize("jumps", [(30, -30), pytest.param((-40, 50), marks=pytest.mark.long)], ids=str)
 async def test_jumps_of_years_disturb_nothing(machine: Stack, world: World, jumps: tuple[int, int]) -> None:
     machine.configure(CONFIG)
     phone = await machine.phone("ada")
