@@ -106,8 +106,8 @@ async def attach_hosts(stage: Stage, screen: Screen, env: dict[str, str]) -> lis
     async with step("the hosts ask for the tools"):
         for host in hosts:
             listed = {tool["name"] for tool in (await host.call("tools/list"))["tools"]}
-            check(listed == TOOLS, f"{host.name} was shown other tools than expected: {sorted(listed ^ TOOLS)}.")
-    screen.passed(f"Each of them sees the {len(TOOLS)} tools.")
+            check(listed >= TOOLS, f"{host.name} was not shown these tools: {sorted(TOOLS - listed)}.")
+    screen.passed(f"Each of them sees the {len(listed)} tools.")
     async with step("the daemon connects to the relay"):
         await _status(hosts[0], lambda status: status["connection"] == "connected")
     screen.passed("The daemon is connected to the relay and has published its keys.")
