@@ -147,19 +147,23 @@ async def test_an_uncertain_reply_can_be_given_up_and_is_not_tried_again(
 
 
 async def test_what_a_removed_agent_had_queued_fails(scene: Scene) -> None:
+    tried = await scene.send("perhaps")
+    await scene.make_uncertain(tried)
     await scene.offline()
+    await scene.agent.retry_reply(tried.message_id)
     reply = await scene.send("too late")
     await scene.core.hub.remove_agent("a1")
     assert [e["message_id"] for e in await scene.events("reply.failed")] == [reply.message_id]
     scene.agent = await scene.core.agent(scene.relay.url)
     failed = await scene.agent.wait_for_reply(reply.message_id, timeout=0)
     assert (failed.state, failed.reason) == ("failed", "the agent was removed before this was sent")
+    assert await scene.state(tried) == "uncertain"
     scene.online()
     await scene.relay.connected()
-    assert scene.relay.messages == []
+    assert len(scene.relay.messages) == 1
     await scene.agent.retry_reply(reply.message_id)
     await scene.submitted(reply)
-    assert scene.said(scene.ada) == ["too late"]
+    assert scene.said(scene.ada) == ["perhaps", "too late"]
 
 
 async def test_the_outbox_is_read_through_its_index(scene: Scene) -> None:

@@ -11,7 +11,7 @@ from pacerelled.store.database import Store, Tx
 
 from . import shapes
 from .model import Reply
-from .outbox import Outbox
+from .outbox import UNCERTAIN, Outbox
 
 AGAIN = ("uncertain", "failed")  # can be sent again
 DROPPABLE = ("queued", "uncertain", "failed")
@@ -91,10 +91,12 @@ class Sent:
 
 
 def fail_unsent(tx: Tx, agent_id: str, reason: str) -> None:
-    """Ends what is queued, when nobody will send it."""
+    """Ends what is queued, when nobody will send it. What was tried before is uncertain again."""
     for seq, message_id in replies.in_state(tx, agent_id, "queued"):
-        replies.set_state(tx, [seq], "failed", reason)
-        events.add(tx, agent_id, "reply.failed", seq=seq, message_id=message_id)
+        tried = shapes.reply(replies.by_seq(tx, seq)).attempts
+        state = "uncertain" if tried else "failed"
+        replies.set_state(tx, [seq], state, UNCERTAIN if tried else reason)
+        events.add(tx, agent_id, f"reply.{state}", seq=seq, message_id=message_id)
 
 
 def uncertain(row: Any) -> dict[str, Any]:
