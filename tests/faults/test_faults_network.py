@@ -139,6 +139,48 @@ async def test_what_may_have_left_stays_uncertain(machine: Stack, fault: str) ->
     await disturb(machine, fault, retrying=False)
 
 
+async def test_a_reply_that_was_lost_arrives_when_it_is_sent_again(machine: Stack) -> None:
+    machine.configure(CONFIG)
+    async with behind_a_proxy(machine) as proxy:
+        phone = await machine.phone("ada")
+        agent = await phone.create_agent("home")
+        host = await machine.host(agent)
+        await host.connected()
+
+        async def exchange() -> None:
+            asked = await phone.send(agent.agent_id, "question")
+            await host.tool("wait_for_messages", timeoutMs=30000)
+            await host.tool("mark_processed", messageId=asked)
+            await host.tool("send_message", text="answer", sourceMessageId=asked)
+            assert (await phone.wait_reply(asked, 30)).text == "answer"
+
+        await exchange()
+        asked = await phone.send(agent.agent_id, "the one that matters")
+        await host.tool("wait_for_messages", timeoutMs=30000)
+        await host.tool("mark_processed", messageId=asked)
+        old = list(proxy.connections)
+        for connection in old:
+            connection.freeze("up")
+        lost = await host.tool("send_message", text="lost", sourceMessageId=asked)
+
+        async def uncertain() -> bool:
+            return bool((await host.tool("get_status"))["uncertain"])
+
+        await until(uncertain, "an uncertain reply")
+        for connection in old:
+            connection.abort()
+        for _ in range(3):  # Signal's limit: docs/promises.md
+            await exchange()
+        for _ in range(2):
+            url = f"/v1/agents/-/replies/{lost['message_id']}/retry"
+            async with machine.control() as control, control.post(url, json={"wait_s": 30}) as response:
+                assert (await response.json())["state"] == "submitted"
+        assert (await phone.wait_reply(asked, 30)).text == "lost"
+        told = await phone.conversation(agent.conversation_id)
+        assert [m.id for m in told if m.direction == "in"].count(lost["message_id"]) == 1
+        await host.stop()
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("retrying", [True, False])
 @pytest.mark.parametrize("fault", FAULTS)
