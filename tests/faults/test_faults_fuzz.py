@@ -204,6 +204,9 @@ async def fuzz(running: Daemon, seed: int, *, frames: int) -> Counter[str]:
 
         await until(balanced, "all frames to be accepted, in quarantine or noticed", 60)
         assert set(wanted) <= await ledger.accepted()
+        async with control.post(f"/v1/agents/{agent_id}/quarantine/retry", json={}) as response:
+            assert response.status == 200, await response.text()
+        await until(balanced, "the same after all quarantine was tried again")
         assert relay.connections == 1
         quarantined = await ledger.quarantined()
         async with control.delete(f"/v1/agents/{agent_id}?purge=true") as response:
