@@ -15,6 +15,7 @@ from .errors import CliError, NotAnswering, NotRunning, Refused, refused
 from .unix_http import Answer, BadAnswer, connect, exchange
 
 ANSWER_TIMEOUT = 5.0  # seconds
+FILE_TIMEOUT = 620.0  # seconds for a file to get through between daemon and relay, which takes at most 600
 
 
 class Daemon:
@@ -52,7 +53,7 @@ class Daemon:
             return answer.status, json.loads(raw) if raw else {}
 
     @contextmanager
-    def download(self, path: str, *, timeout: float = 60.0) -> Iterator[tuple[str, Iterator[bytes]]]:
+    def download(self, path: str, *, timeout: float = FILE_TIMEOUT) -> Iterator[tuple[str, Iterator[bytes]]]:
         """The name that the sender gave to the file (data, not a path) and its bytes in pieces."""
         with self._answer("GET", path, None, timeout) as answer:
             disposition = answer.headers.get("content-disposition", "")

@@ -10,13 +10,12 @@ from typing import Any, BinaryIO
 import click
 
 from . import show
-from .client import ANSWER_TIMEOUT, part
+from .client import ANSWER_TIMEOUT, FILE_TIMEOUT, part
 from .context import Cli, agent_option, command, json_option, pass_cli
 from .errors import CliError
 from .text import escape
 
 _MAX_FILE = 64 * 1024 * 1024  # bytes; docs/local-protocol.md
-_FILE_TIMEOUT = 120.0  # seconds for a file to get through the daemon to the relay
 
 
 wait_option = click.option(
@@ -75,7 +74,7 @@ def send(
     if path is not None:
         query = {"name": os.path.basename(path), "text": text, **route}
         with _file(path) as file:
-            _, reply = daemon.call("POST", f"{base}/files", query=query, body=file, timeout=_FILE_TIMEOUT + wait)
+            _, reply = daemon.call("POST", f"{base}/files", query=query, body=file, timeout=FILE_TIMEOUT + wait)
     else:
         content = {"text": text, "reply_to_message_id": reply_to} if widget is None else {"widget": widget}
         _, reply = daemon.call("POST", f"{base}/messages", body={**content, **route}, timeout=4 * ANSWER_TIMEOUT + wait)

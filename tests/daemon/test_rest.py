@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pacerelled.errors import LinkError, RelayRejected, RelayUnreachable, TokenRefused
+from pacerelled.errors import LinkError, NotConnected, RelayRejected, RelayUnreachable, TokenRefused
 from pacerelled.link import rest as module
 from pacerelled.link.rest import RelayRest
 
@@ -111,6 +111,30 @@ async def test_a_silent_server_is_given_up(monkeypatch: pytest.MonkeyPatch) -> N
         with pytest.raises(RelayUnreachable):
             await rest.publish_bundle({})
         await rest.close()
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf"])
+async def test_closing_ends_what_waits_for_a_server(answer: bytes) -> None:
+    asked = asyncio.Event()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        asked.set()
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(handle, "127.0.0.1", 0) as server:
+        rest = RelayRest(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", lambda: TOKEN)
+        calls = [asyncio.create_task(rest.group_keys(name)) for name in ("c1", "c2")]
+        await asked.wait()
+        await rest.close()
+        for call in calls:
+            with pytest.raises(NotConnected):
+                await call
+        await rest.close()
+        with pytest.raises(NotConnected):
+            await rest.group_keys("c1")
 
 
 async def test_netrc_does_not_take_the_token_s_place(

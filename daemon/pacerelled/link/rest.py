@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Callable
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
 from urllib.parse import quote
 
 import aiohttp
 
-from pacerelled.errors import LinkError, RelayRejected, TokenRefused
+from pacerelled.errors import LinkError, NotConnected, RelayRejected, TokenRefused
 
 from .backoff import retry_after
 from .failures import unreachable
@@ -28,8 +29,15 @@ class RelayRest:
         self._base_url = base_url
         self._token = token
         self._session: aiohttp.ClientSession | None = None
+        self._closed = False
+        self._waiting: set[asyncio.Timeout] = set()
 
     async def close(self) -> None:
+        """Ends the calls under way, with NotConnected as any that come later."""
+        self._closed = True
+        for wait in self._waiting:  # aiohttp would let them wait for what cannot come any more
+            wait.reschedule(asyncio.get_running_loop().time())
+        self._waiting.clear()
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -75,6 +83,8 @@ class RelayRest:
         limit: int = MAX_JSON,
     ) -> AsyncGenerator[bytes]:
         """The answer's body."""
+        if self._closed:
+            raise _stopped()
         if self._session is None:
             # No connection is kept: calls are rare, and one that died in the computer's sleep would stall the next.
             connector = aiohttp.TCPConnector(force_close=True)
@@ -84,7 +94,7 @@ class RelayRest:
             raise TokenRefused("There is no token for this agent", hint="Give it with `pacerelle agent token`.")
         what = f"{method} {path.partition('?')[0]}"
         try:
-            async with self._session.request(
+            request = self._session.request(
                 method,
                 self._base_url + path,
                 json=json,
@@ -94,7 +104,8 @@ class RelayRest:
                 # Not aiohttp's `trust_env`: with it an entry in ~/.netrc would take the place of the agent's token.
                 proxy=proxy_for(self._base_url),
                 allow_redirects=False,
-            ) as response:
+            )
+            async with await self._until_closed(request) as response:
                 if response.status in (401, 403):
                     raise TokenRefused(
                         f"The relay refused the token ({response.status})",
@@ -111,10 +122,27 @@ class RelayRest:
                 if (response.content_length or 0) > limit:
                     raise too_large
                 size = 0
-                async for piece in response.content.iter_any():
+                while piece := await self._until_closed(response.content.readany()):
                     size += len(piece)
                     if size > limit:
                         raise too_large
                     yield piece
-        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError, RuntimeError) as error:
+            if self._closed:
+                raise _stopped() from error
+            if isinstance(error, RuntimeError):  # aiohttp has them for what is closed while it is used, by us
+                raise
             raise unreachable(error) from error
+
+    async def _until_closed[T](self, work: Awaitable[T]) -> T:
+        """Raises TimeoutError when this is closed meanwhile."""
+        async with asyncio.timeout(None) as wait:
+            self._waiting.add(wait)
+            try:
+                return await work
+            finally:
+                self._waiting.discard(wait)
+
+
+def _stopped() -> NotConnected:
+    return NotConnected("The agent is being stopped", hint="Try again when the daemon is ready.")
