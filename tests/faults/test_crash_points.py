@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from pacerelled.agent.outbox import TRIES
 from tests.e2e.stack import Stack, until
 from tests.faults.crashing import POINTS
 from tests.faults.keeper import Keeper
@@ -25,7 +26,7 @@ async def crash(
     rng = random.Random(point)
     async with (
         Keeper.watching(machine, point, kills=kills, most=most, rng=rng) as keeper,
-        Traffic.going_on(machine, hosts=hosts, retrying=retrying) as traffic,
+        Traffic.going_on(machine, hosts=hosts, all_certain=retrying and kills < TRIES) as traffic,
     ):
         await traffic.ask(requests)
         while not keeper.all_died.is_set():  # what is under way may be over before the last one dies

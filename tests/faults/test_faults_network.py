@@ -118,7 +118,10 @@ async def behind_a_proxy(machine: Stack) -> AsyncIterator[FaultProxy]:
 
 async def disturb(machine: Stack, fault: str, *, retrying: bool, times: int = 1) -> None:
     machine.configure(CONFIG + ("retry_uncertain = true\n" if retrying else ""))
-    async with behind_a_proxy(machine) as proxy, Traffic.going_on(machine, retrying=retrying) as traffic:
+    async with (
+        behind_a_proxy(machine) as proxy,
+        Traffic.going_on(machine, all_certain=retrying and times == 1) as traffic,
+    ):
         async with traffic.asking(every=0.03, size=2000):
             await traffic.until_processed(5)
             for _ in range(times):

@@ -19,20 +19,20 @@ MOST = 400
 class Traffic:
     """One phone, one agent, and hosts that answer each request once and mark it processed."""
 
-    def __init__(self, stack: Stack, phone: Device, agent: PairedAgent, hosts: int, retrying: bool) -> None:
+    def __init__(self, stack: Stack, phone: Device, agent: PairedAgent, hosts: int, all_certain: bool) -> None:
         self.stack, self.phone, self.agent = stack, phone, agent
         self.seen = Seen()
         self.asked: dict[str, str] = {}  # request -> its text
-        self._retrying = retrying
+        self._all_certain = all_certain
         self._workers = [Worker(stack, agent, f"host-{number}", self.seen) for number in range(hosts)]
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def going_on(cls, stack: Stack, *, retrying: bool, hosts: int = 1) -> AsyncIterator[Traffic]:
-        """`retrying`: configuration asks that uncertain replies be sent once more."""
+    async def going_on(cls, stack: Stack, *, all_certain: bool, hosts: int = 1) -> AsyncIterator[Traffic]:
+        """`all_certain`: no reply may stay uncertain, since configuration asks that they be sent once more."""
         phone = await stack.phone("ada")
-        traffic = cls(stack, phone, await phone.create_agent("home"), hosts, retrying)
+        traffic = cls(stack, phone, await phone.create_agent("home"), hosts, all_certain)
         traffic._tasks = [asyncio.create_task(worker.run()) for worker in traffic._workers]
         try:
             yield traffic
@@ -86,7 +86,7 @@ class Traffic:
     async def check(self) -> None:
         """Waits for the end of all requests and replies; then nothing is lost, and nothing is doubled.
 
-        A reply may be left `uncertain` only where configuration does not ask for sending it once more.
+        Replies may be left `uncertain` unless all must be certain.
         """
         await self.until_processed()
         replies = await until(self._settled, "the end of all replies")
@@ -111,7 +111,7 @@ class Traffic:
         status = await self.host.tool("get_status")
         if status["connection"] != "connected" or status["queued"] or status["pending_requests"]:
             return None
-        if self._retrying and status["uncertain"]:
+        if self._all_certain and status["uncertain"]:
             return None
         async with self.stack.control() as control, control.get("/v1/agents/-/replies?limit=500") as response:
             replies: list[dict[str, Any]] = (await response.json())["replies"]
