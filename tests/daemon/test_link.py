@@ -215,17 +215,6 @@ async def test_a_refused_token_is_not_tried_again_and_a_new_one_is(
     assert not client.link.refused
 
 
-async def test_a_refused_token_is_tried_again_after_a_long_time(
-    server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A proxy in between may have said no, not the relay."""
-    monkeypatch.setattr(module, "REFUSED_RETRY", 0.1)
-    server.answers = [(403, {})]
-    client = connect()
-    await client.state("connected")
-    assert "disconnected" in client.states
-
-
 async def test_a_new_token_that_comes_while_the_old_one_is_refused_is_tried(server: Server, connect: Connect) -> None:
     """The refusal belongs to the token that was used."""
     server.answers = [(401, {})]

@@ -33,7 +33,6 @@ MAX_FRAME = 32 * 1024 * 1024  # bytes; the official client ends its connection a
 OPEN_TIMEOUT = 20.0  # seconds
 CLOSE_TIMEOUT = 0.5  # for the other side's part in closing; then the socket is cut
 TOO_LARGE = 1009  # close code: a frame of the other side's
-REFUSED_RETRY = 600.0  # seconds between attempts with a token that was refused
 REFUSING = (401, 403, 4401, 4403)  # HTTP status or close code: this token is no good
 ENDED = {  # by close code
     1006: "the connection broke off",
@@ -88,7 +87,7 @@ class RelayConnection:
 
     @property
     def refused(self) -> bool:
-        """The relay does not accept the token: hardly any attempts until there is another one."""
+        """The relay does not accept the token: no attempts until `token_changed`."""
         return self._refused_token is not None and self._refused_token == self._token()
 
     def start(self) -> None:
@@ -144,11 +143,7 @@ class RelayConnection:
             if not token or self.refused:
                 self.problem = "the relay refused the token" if token else "there is no token"
                 self._set("disconnected")
-                try:
-                    # A proxy or a relay in trouble may have said no for a while.
-                    await asyncio.wait_for(self._wake.wait(), REFUSED_RETRY if token else None)
-                except TimeoutError:
-                    self._refused_token = None
+                await self._wake.wait()
                 continue
             self._set(attempt)
             attempt = "reconnecting"
