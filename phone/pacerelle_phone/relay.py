@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -82,7 +83,7 @@ class RelayClient:
         return await self._call("POST", path, raw=body)
 
     async def put_blob(self, ciphertext: bytes) -> str:
-        async with self._request("POST", "/blobs", data=ciphertext, timeout=BLOB_TIMEOUT) as answer:
+        async with self._request("POST", "/blobs", data=io.BytesIO(ciphertext), timeout=BLOB_TIMEOUT) as answer:
             return text_field(_json(await answer.read()), "id")
 
     async def blob(self, blob_id: str, *, limit: int) -> bytes:
@@ -129,7 +130,7 @@ class RelayClient:
         method: str,
         path: str,
         *,
-        data: bytes | None = None,
+        data: bytes | io.BytesIO | None = None,  # large ones in pieces: aiohttp writes bytes all at once
         json_body: bool = False,
         open: bool = False,
         timeout: aiohttp.ClientTimeout = CALL_TIMEOUT,
