@@ -17,7 +17,7 @@ from typing import Any
 from . import _wire
 from .errors import LocalProtocolError
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 1  # understood with the one before and the one after: see docs/local-protocol.md
 MAX_LINE = 16 * 1024 * 1024  # bytes of a line on mcp.sock, its end included
 MAX_SOCKET_PATH = 103  # bytes: what fits into macOS's sun_path with its NUL
 MAX_HELLO_TEXT = 4096  # characters of any one string in a hello
@@ -105,7 +105,11 @@ def _home(env: Mapping[str, str], uid: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A shim's first line. `session` (32 hex digits) is made once in a shim's life and sent again on reconnecting."""
+    """A shim's first line. `session` (32 hex digits) is made once in a shim's life and sent again on reconnecting.
+
+    `in_flight` is None at first; from then on it has the calls that will be made again: the id as JSON, and how many
+    seconds ago the host made it.
+    """
 
     session: str
     shim: str
@@ -117,6 +121,7 @@ class Hello:
     base_url: str | None = None
     ws_url: str | None = None
     e2ee: bool = True
+    in_flight: dict[str, float] | None = None
 
 
 _OPTIONAL = ("host", "cwd", "agent_id", "token", "base_url", "ws_url")
@@ -138,22 +143,27 @@ def encode_hello(hello: Hello) -> bytes:
             "base_url": hello.base_url,
             "ws_url": hello.ws_url,
             "e2ee": hello.e2ee,
+            "in_flight": hello.in_flight,
         }
     )
 
 
 def parse_hello(line: bytes) -> Hello:
-    """Fields that are not known are ignored. Raises LocalProtocolError: bad_hello, version."""
+    """Fields that are not known are ignored. Raises LocalProtocolError: bad_hello, shim_too_old, daemon_too_old."""
     try:
         obj = _wire.loads_object(line)
     except _wire.WireError:
         raise LocalProtocolError("bad_hello", "the first line must be a hello in JSON") from None
     if obj.get("pacerelle") != "hello" or type(obj.get("v")) is not int:
         raise LocalProtocolError("bad_hello", "the first line must be a hello")
-    if obj["v"] != PROTOCOL_VERSION:
-        older = "shim" if obj["v"] < PROTOCOL_VERSION else "daemon"
+    if abs(obj["v"] - PROTOCOL_VERSION) > 1:
+        older, reason = "pacerelle-mcp", "shim_too_old"
+        if obj["v"] > PROTOCOL_VERSION:
+            older, reason = "the daemon", "daemon_too_old"
         raise LocalProtocolError(
-            "version", f"this daemon speaks version {PROTOCOL_VERSION} of the local protocol: upgrade the {older}"
+            reason,
+            f"pacerelle-mcp speaks version {obj['v']} of the local protocol, this daemon version {PROTOCOL_VERSION}:"
+            f" {older} is too old",
         )
     if not isinstance(obj.get("session"), str) or not re.fullmatch("[0-9a-f]{32}", obj["session"]):
         raise _bad("session", "32 hex digits")
@@ -166,17 +176,26 @@ def parse_hello(line: bytes) -> Hello:
             raise _bad(name, f"null or a string of at most {MAX_HELLO_TEXT} characters")
     if not isinstance(obj.get("e2ee", True), bool):
         raise _bad("e2ee", "true or false")
+    if not _is_ages(obj.get("in_flight")):
+        raise _bad("in_flight", "null, or an object of seconds")
     return Hello(
         session=obj["session"],
         shim=obj["shim"],
         pid=obj["pid"],
         e2ee=obj.get("e2ee", True),
+        in_flight=obj.get("in_flight"),
         **{name: obj.get(name) or None for name in _OPTIONAL},
     )
 
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str) and len(value) <= MAX_HELLO_TEXT
+
+
+def _is_ages(value: Any) -> bool:
+    return value is None or (
+        isinstance(value, dict) and all(type(age) in (int, float) and age >= 0 for age in value.values())
+    )
 
 
 def _bad(name: str, wanted: str) -> LocalProtocolError:

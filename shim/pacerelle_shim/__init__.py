@@ -14,6 +14,7 @@ from pacerelle_shim.lines import as_key, parse, quoted, take_lines
 from pacerelle_shim.start import Daemon, ShimError
 
 VERSION = "0.1.0"
+PROTOCOL = 1  # of mcp.sock; a daemon of the version before or after will do
 MAX_LINE = 16 << 20  # bytes, its end included
 CHUNK = 1 << 16  # bytes read at a time
 ROOM = 1 << 20  # bytes that may wait for a slow reader before their source is no longer read
@@ -59,10 +60,11 @@ class Shim:
         self.next_try, self.delay = 0.0, 0.01  # monotonic time; seconds
         self.from_host, self.from_daemon = bytearray(), bytearray()  # beginnings of lines
         self.to_host, self.to_daemon, self.waiting = bytearray(), bytearray(), bytearray()
-        self.calls: dict[str, tuple[bytes, float]] = {}  # the unanswered: id → line, waiting since
+        self.calls: dict[str, tuple[bytes, float, float]] = {}  # the unanswered: id → line, made at, waiting since
         self.kept = 0  # bytes of them
         self.repeat: dict[str, tuple[str, bytes]] = {}  # of the kinds in REPEATED: what → id, line
         self.swallow: set[str] = set()  # ids of what was repeated: the host has the answers
+        self.streams: set[str] = set()  # ids of the calls that are subscriptions, once acknowledged
         self.passing = self.eof = False  # within a line over the limit; stdin is at its end
         self.end = NEVER  # monotonic time to stop at
         self.broken: ShimError | None = None  # what is wrong with the settings
@@ -132,7 +134,7 @@ class Shim:
             self._forget(as_key(about.get("requestId")))
         if key and method:
             self._forget(key)
-            self.calls[key] = line, monotonic()
+            self.calls[key] = line, monotonic(), monotonic()
             self.kept += len(line) + 300
             self.next_try = 0.0 if self.next_try == NEVER else self.next_try
         if self.ready:
@@ -143,6 +145,7 @@ class Shim:
     def _forget(self, key: str) -> None:
         if key in self.calls:
             self.kept -= len(self.calls.pop(key)[0]) + 300
+            self.streams.discard(key)
 
     def _look_for_daemon(self, now: float) -> None:
         self.delay = min(self.delay * 1.5, 0.1 if self.calls or not self.served else 1.0)
@@ -168,7 +171,9 @@ class Shim:
             pass
         pairs = [f'"{name}":{quoted(text) if text else "null"}' for name, text in texts.items()]
         e2ee = "false" if "no_e2ee" in self.options else "true"
-        return f'{{"pacerelle":"hello","v":1,"pid":{os.getpid()},"e2ee":{e2ee},{",".join(pairs)}}}\n'.encode()
+        ages = [f"{quoted(key)}:{monotonic() - made:.3f}" for key, (_, made, _) in self.calls.items()]
+        pairs += [f'"e2ee":{e2ee}', f'"in_flight":{{{",".join(ages)}}}' if self.served else '"in_flight":null']
+        return f'{{"pacerelle":"hello","v":{PROTOCOL},"pid":{os.getpid()},{",".join(pairs)}}}\n'.encode()
 
     def _serve_daemon(self, sock: socket) -> None:
         try:
@@ -198,9 +203,20 @@ class Shim:
             self._welcome(message)
         elif key in self.swallow:
             self.swallow.discard(key)
-        elif message:
+        elif message and not self._is_known(message):
             self._forget(key)
             self.to_host += line
+
+    def _is_known(self, message: dict[str, object]) -> bool:
+        """Whether this acknowledges a subscription that the host knows to be acknowledged."""
+        if message.get("method") != "notifications/subscriptions/acknowledged":
+            return False
+        params = message.get("params")
+        meta = params.get("_meta") if isinstance(params, dict) else None
+        key = as_key(meta.get("io.modelcontextprotocol/subscriptionId")) if isinstance(meta, dict) else ""
+        known = key in self.streams
+        self.streams |= {key} & self.calls.keys()
+        return known
 
     def _welcome(self, message: dict[str, object]) -> None:
         if message.get("pacerelle") != "welcome":
@@ -208,11 +224,17 @@ class Shim:
             if message.get("retry") is not True:
                 self._fail(f"The Pacerelle daemon refused: {message.get('message')} {message.get('hint')}")
             return
+        if message.get("v") not in (PROTOCOL - 1, PROTOCOL, PROTOCOL + 1):
+            self._lose()
+            what = f"version {message.get('v')} of the local protocol, pacerelle-mcp {VERSION} version {PROTOCOL}"
+            then = "`pip install --upgrade pacerelled`, `pacerelle stop`, and restart this host"
+            self._fail(f"The Pacerelle daemon speaks {what}, which is too far apart: upgrade the older ({then}).")
+            return
         self.daemon.release()
         self.ready, self.served, self.delay = True, True, 0.01
         first = list(self.repeat.values())
         self.swallow = {key for key, _ in first} - self.calls.keys() - {""}
-        rest = [line for key, (line, _) in self.calls.items() if (key, line) not in first]
+        rest = [line for key, (line, *_) in self.calls.items() if (key, line) not in first]
         self.to_daemon += b"".join([*(line for _, line in first), *rest, self.waiting])
         self.waiting.clear()
 
@@ -222,13 +244,13 @@ class Shim:
             self.sock.close()
         now, self.sock, self.ready = monotonic(), None, False
         self.next_try = now + self.delay
-        self.calls = {key: (line, now) for key, (line, _) in self.calls.items()}
+        self.calls = {key: (line, made, now) for key, (line, made, _) in self.calls.items()}
         self.from_daemon.clear()
         self.to_daemon.clear()
 
     def _give_up(self, now: float) -> None:
         wait = CALL_WAIT if self.served else START_WAIT
-        late = [] if self.ready else [key for key, (_, since) in self.calls.items() if now - since > wait]
+        late = [] if self.ready else [key for key, (_, _, since) in self.calls.items() if now - since > wait]
         if late:
             what = "does not answer" if self.sock else "is not there, and does not start"
             self._answer(late, f"The Pacerelle daemon {what}. Try `pacerelle status`. Its log: {self.daemon.log}")

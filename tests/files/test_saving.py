@@ -232,3 +232,12 @@ async def test_no_fetched_byte_is_seen_before_its_tag(at: Desk) -> None:
     at.relay.go.set()
     assert await saving == str(at.inward / "plan.pdf")
     assert at.inside() == ["plan.pdf"]
+
+
+async def test_a_call_that_is_made_again_finds_the_file_that_it_saved(at: Desk) -> None:
+    request = await at.receive(DATA, name="plan.pdf")
+    first = await save(at, request, session=at.session, call_id="1")
+    assert await save(at, request, session=at.session, call_id="1") == first
+    assert sorted(path.name for path in at.inward.iterdir()) == ["plan.pdf"]
+    assert await save(at, request, session=at.session, call_id="2") != first
+    assert await save(at, request) not in (first, await save(at, request))

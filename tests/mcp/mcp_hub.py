@@ -124,7 +124,9 @@ class AgentDouble:
         await self._transfer(on_progress)
         return self._reply(session, call_id, kind="file", text=arguments["text"])
 
-    async def save_attachment(self, *, on_progress: OnProgress, **arguments: Any) -> SavedFile:
+    async def save_attachment(
+        self, *, session: Session, call_id: str, on_progress: OnProgress, **arguments: Any
+    ) -> SavedFile:
         self._check("save_attachment", **arguments)
         await self._transfer(on_progress)
         return SavedFile("/home/ada/Downloads/Pacerelle/a (2).pdf", "a.pdf", "application/pdf", 100)
@@ -140,7 +142,7 @@ class AgentDouble:
         self._check("update_widget", call_id=call_id, **arguments)
         return self._reply(session, call_id, kind="widget_update", text="", widget_id="w1")
 
-    async def retry_reply(self, message_id: str) -> Reply:
+    async def retry_reply(self, message_id: str, *, session: Session, call_id: str) -> Reply:
         self._check("retry_reply", message_id=message_id)
         for reply in self.replies_:
             if reply.message_id == message_id:
@@ -184,7 +186,7 @@ class AgentDouble:
             "replies": [r.as_dict() for r in self.replies_][-limit:],
         }
 
-    async def save_checkpoint(self, session: Session, **arguments: Any) -> Checkpoint:
+    async def save_checkpoint(self, session: Session, *, call_id: str, **arguments: Any) -> Checkpoint:
         self._check("save_checkpoint", **arguments)
         self.checkpoints_.append(Checkpoint(conversation_id="c1", updated_at=AT, **arguments))
         return self.checkpoints_[-1]

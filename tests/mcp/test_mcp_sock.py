@@ -78,7 +78,7 @@ async def test_hello_handshake_and_calls_may_come_in_one_write(daemon: Daemon) -
         (line(1, "initialize"), "bad_hello"),
         (b"\xff\xff\n", "bad_hello"),
         (b'{"pacerelle":"hello","v":1}\n', "bad_hello"),
-        (b'{"pacerelle":"hello","v":2}\n', "version"),
+        (b'{"pacerelle":"hello","v":3}\n', "version"),
         (encode_hello(hello()).replace(b'"session":"', b'"session":"X'), "bad_hello"),
     ],
 )
@@ -148,7 +148,7 @@ async def test_tokens_are_not_logged(daemon: Daemon, caplog: pytest.LogCaptureFi
         async with raw(daemon.path, hello(agent_id="a9", token="the-secret-token")) as host:
             await host.call(1, "send_message", text="the-secret-text")
         peer = await Raw.connect(daemon.path)
-        await peer.send(encode_hello(hello(token="the-secret-token")).replace(b'"v":1', b'"v":2'))
+        await peer.send(encode_hello(hello(token="the-secret-token")).replace(b'"v":1', b'"v":3'))
         await peer.receive()
         await peer.close()
     assert "secret" not in caplog.text

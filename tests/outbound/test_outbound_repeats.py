@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from pacerelled.agent.model import Checkpoint, Session
 from pacerelled.errors import InvalidArgument, NotPossible, UnknownMessage
-from pacerelled.store import replies, retention
+from pacerelled.store import calls, replies, retention
+from pacerelled.store.database import Tx
 from tests.outbound.scene import WIDGET, Scene
 
 
@@ -134,3 +136,50 @@ async def test_retrying_and_dropping_what_is_not_there(scene: Scene) -> None:
         await scene.agent.drop_reply(reply.message_id)
     again = await scene.agent.retry_reply(reply.message_id)
     assert (again.state, again.repeated) == ("submitted", True)
+
+
+async def test_a_checkpoint_that_is_saved_again_by_the_same_call_stays_as_it_was(scene: Scene) -> None:
+    async def save(summary: str, call_id: str | None, session: Session = scene.session) -> Checkpoint:
+        return await scene.agent.save_checkpoint(
+            session, source_message_id=scene.question, summary=summary, next_action="go on", call_id=call_id
+        )
+
+    first = await save("half", "1")
+    newer = await save("all", "2")
+    session = scene.session
+    await scene.restart()
+    assert await save("half", "1", session) == first
+    assert await scene.agent.checkpoints() == [newer]
+    assert len(await scene.events("checkpoint.saved")) == 2
+    await save("more", "1", session)  # another call of a host that uses ids again
+    await save("more", None, session)
+    assert (await save("more", None, session)).summary == "more"
+    assert len(await scene.events("checkpoint.saved")) == 5
+    await save("theirs", "1", scene.core.session())
+    assert (await scene.agent.checkpoints())[0].summary == "theirs"
+
+
+async def test_a_reply_is_sent_again_once_a_call(scene: Scene) -> None:
+    reply = await scene.send()
+    await scene.make_uncertain(reply)
+    again = await scene.agent.retry_reply(reply.message_id, session=scene.session, call_id="1")
+    assert (again.state, again.repeated) == ("queued", False)
+    await scene.submitted(reply)
+    sent = len(scene.relay.messages)
+    await scene.core.store.run(lambda tx: replies.set_state(tx, [reply.seq], "uncertain", None))
+    again = await scene.agent.retry_reply(reply.message_id, session=scene.session, call_id="1")
+    assert (again.state, again.repeated) == ("uncertain", True)
+    await scene.agent.retry_reply(reply.message_id, session=scene.session, call_id="2")
+    await scene.submitted(reply)
+    assert len(scene.relay.messages) == sent + 1
+
+
+async def test_only_the_newest_calls_are_remembered(scene: Scene) -> None:
+    def job(tx: Tx) -> int:
+        for number in range(calls.KEEP + 10):
+            calls.save(tx, "a1", f"s/{number}", "d", "1")
+        assert calls.find(tx, "a1", "s/9") is None
+        assert calls.find(tx, "a1", "s/10") == ("d", "1")
+        return int(tx.one("SELECT count(*) FROM calls")[0])
+
+    assert await scene.core.store.run(job) == calls.KEEP

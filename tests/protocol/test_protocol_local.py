@@ -16,6 +16,7 @@ from wild import HOSTILE_BYTES, any_text, nearly, written
 from pacerelle_protocol.errors import LocalProtocolError
 from pacerelle_protocol.local import (
     MAX_SOCKET_PATH,
+    PROTOCOL_VERSION,
     Hello,
     encode_hello,
     local_paths,
@@ -35,6 +36,7 @@ HELLO = Hello(
     base_url="https://example.org",
     ws_url=None,
     e2ee=False,
+    in_flight={"7": 1.5},
 )
 
 
@@ -159,12 +161,16 @@ class TestHandshake:
         assert caught.value.reason == "bad_hello"
         assert "very-secret" not in str(caught.value)
 
-    @pytest.mark.parametrize(("version", "side"), [(0, "shim"), (2, "daemon")])
-    def test_another_version_names_the_side_to_upgrade(self, version: int, side: str) -> None:
-        line = json.dumps(json.loads(encode_hello(HELLO)) | {"v": version}).encode()
-        with pytest.raises(LocalProtocolError, match=side) as caught:
+    @pytest.mark.parametrize("version", [PROTOCOL_VERSION - 1, PROTOCOL_VERSION + 1])
+    def test_the_next_versions_are_understood(self, version: int) -> None:
+        assert parse_hello(json.dumps(json.loads(encode_hello(HELLO)) | {"v": version, "new": [1]}).encode()) == HELLO
+
+    @pytest.mark.parametrize(("step", "side"), [(-2, "pacerelle-mcp"), (2, "the daemon"), (99, "the daemon")])
+    def test_a_version_further_away_names_the_side_to_upgrade(self, step: int, side: str) -> None:
+        line = json.dumps(json.loads(encode_hello(HELLO)) | {"v": PROTOCOL_VERSION + step}).encode()
+        with pytest.raises(LocalProtocolError, match=f"{side} is too old") as caught:
             parse_hello(line)
-        assert caught.value.reason == "version"
+        assert caught.value.reason == ("daemon_too_old" if step > 0 else "shim_too_old")
 
     @pytest.mark.parametrize("line", HOSTILE_BYTES, ids=range(len(HOSTILE_BYTES)))
     def test_hostile_lines(self, line: bytes) -> None:
@@ -184,6 +190,7 @@ class TestHandshake:
                 "agent_id": any_text,
                 "token": any_text,
                 "e2ee": st.booleans(),
+                "in_flight": st.none() | st.dictionaries(any_text, st.floats()),
             }
         )
     )

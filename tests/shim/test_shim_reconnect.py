@@ -191,3 +191,73 @@ async def test_a_stopped_daemon_returns_with_the_next_call_a_crashed_one_at_once
         async with asyncio.timeout(30):
             while len(world.starts()) < 2:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
+
+
+async def test_an_acknowledged_stream_is_not_acknowledged_again(world: World, daemon: Daemon) -> None:
+    def acknowledged(of: object) -> dict[str, object]:
+        params = {"_meta": {"io.modelcontextprotocol/subscriptionId": of}, "notifications": {}}
+        return {"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": params}
+
+    host = await world.host()
+    connection = await daemon.accept()
+    await host.send(line_of("subscriptions/listen", id=1) + line_of("subscriptions/listen", id="1"))
+    assert [(await connection.read())["id"], (await connection.read())["id"]] == [1, "1"]
+    await connection.send(acknowledged(1))  # the other one gets none before the daemon ends
+    assert (await host.read())["params"] == acknowledged(1)["params"]
+    connection.close()
+    connection = await daemon.accept()
+    assert [(await connection.read())["id"], (await connection.read())["id"]] == [1, "1"]
+    for of in (1, "1", 1, "1", 7):
+        await connection.send(acknowledged(of))
+    await connection.answer({"id": 1})
+    assert (await host.read())["params"] == acknowledged("1")["params"]
+    assert (await host.read())["params"] == acknowledged(7)["params"]  # not ours to judge
+    assert (await host.read())["id"] == 1
+    await host.send(line_of("subscriptions/listen", id=1))  # a new stream under an old id
+    assert (await connection.read())["id"] == 1
+    await connection.send(acknowledged(1))
+    assert (await host.read())["params"] == acknowledged(1)["params"]
+
+
+async def test_a_new_daemon_is_told_how_long_calls_have_waited(world: World, daemon: Daemon) -> None:
+    host = await world.host()
+    connection = await daemon.accept()
+    assert connection.hello["in_flight"] is None
+    await host.send(line_of("a", id=1) + line_of("b", id='"1'))
+    await connection.read()
+    await asyncio.sleep(0.2)
+    for _ in range(2):
+        connection.close()
+        connection = await daemon.accept()
+        ages = connection.hello["in_flight"]
+        assert set(ages) == {"1", '"\\"1"'}
+        assert min(ages.values()) >= 0.2
+    assert connection.hello["in_flight"]["1"] >= ages["1"]
+
+
+@pytest.mark.parametrize("version", [0, 2])
+async def test_a_daemon_of_the_next_version_serves(world: World, daemon: Daemon, version: int) -> None:
+    host = await world.host()
+    connection = await daemon.accept(welcome=False)
+    await connection.send({"pacerelle": "welcome", "v": version, "new": {}})
+    await host.send(line_of("a", id=1))
+    await connection.answer(await connection.read())
+    assert (await host.read())["id"] == 1
+
+
+@pytest.mark.parametrize("version", [-1, 3, None, "1"])
+async def test_a_daemon_of_a_version_too_far_away_is_named(world: World, daemon: Daemon, version: object) -> None:
+    host = await world.host()
+    await host.send(line_of("initialize", INITIALIZE, id=1))
+    while True:  # a shim may have asked already before its host did
+        connection = await daemon.accept(welcome=False)
+        await connection.send({"pacerelle": "welcome", "v": version})
+        await asyncio.sleep(0.1)
+        if host.stdout._buffer:  # type: ignore[attr-defined]
+            break
+    error = (await host.read())["error"]
+    assert "upgrade the older" in error["message"]
+    assert "pacerelle stop" in error["message"]
+    await host.send(line_of("a", id=2))
+    connection = await daemon.accept()  # it was upgraded meanwhile
+    assert (await connection.read())["id"] == 2

@@ -36,6 +36,7 @@ async def test_says_hello_with_the_settings_of_flags_and_environment(world: Worl
         "base_url": "https://b.example",
         "ws_url": "wss://w.example",
         "e2ee": False,
+        "in_flight": None,
     }
 
 

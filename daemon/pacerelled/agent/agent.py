@@ -36,6 +36,7 @@ from .model import Checkpoint, Connection, Login, Request, Session, short
 from .outbox import Outbox
 from .prekeys import Prekeys
 from .quarantine import Quarantine
+from .repeats import identify, once
 from .sending import Sending
 from .sent import Sent, uncertain
 from .sessions import Sessions
@@ -311,7 +312,10 @@ class Agent:
         host_session_label: str | None = None,
         status: Literal["active", "completed"] = "active",
     ) -> Checkpoint:
-        def job(tx: Tx) -> Any:
+        said = ("checkpoint", source_message_id, summary, next_action, host_session_label, status)
+        call = identify(session.id, call_id, None, *said)
+
+        def save(tx: Tx) -> list[Any]:
             request = requests.by_message_id(tx, self.agent_id, source_message_id)
             if request is None:
                 raise unknown_request(source_message_id)
@@ -326,9 +330,9 @@ class Agent:
                 status,
             )
             events.add(tx, self.agent_id, "checkpoint.saved", source_message_id=source_message_id, status=status)
-            return row
+            return list(row)
 
-        return shapes.checkpoint(await self._store.run(job))
+        return shapes.checkpoint(await self._store.run(lambda tx: once(tx, self.agent_id, call, lambda: save(tx))))
 
     async def checkpoints(
         self, *, conversation_id: str | None = None, include_completed: bool = False

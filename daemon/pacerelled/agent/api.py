@@ -108,7 +108,9 @@ class AgentApi(Protocol):
     async def wait_for_reply(self, message_id: str, *, timeout: float) -> Reply:
         """The reply once it left `queued` and `sending`, or as it stands after `timeout` seconds."""
 
-    async def retry_reply(self, message_id: str) -> Reply:
+    async def retry_reply(
+        self, message_id: str, *, session: Session | None = None, call_id: str | None = None
+    ) -> Reply:
         """Sends the identical envelope of an uncertain or failed reply once more; others stay (`repeated`)."""
 
     async def drop_reply(self, message_id: str) -> Reply:
@@ -136,6 +138,7 @@ class AgentApi(Protocol):
         host_session_label: str | None = None,
         status: Literal["active", "completed"] = "active",
     ) -> Checkpoint: ...
+        call_id: str | None = None,
 
     async def checkpoints(
         self, *, conversation_id: str | None = None, include_completed: bool = False
@@ -166,6 +169,8 @@ class AgentApi(Protocol):
         attachment_id: str,
         directory: str | None = None,  # in one of the folders that `files_in` allows; None: the first of them
         on_progress: OnProgress | None = None,
+        session: Session | None = None,
+        call_id: str | None = None,
     ) -> SavedFile:
         """A new file on this machine, decrypted and checked. A cancelled or failed call leaves nothing."""
 

@@ -30,7 +30,7 @@ from .folders import Folders, Source
 from .model import FetchedFile, OnProgress, Reply, SavedFile, Session
 from .names import shown_name
 from .pictures import HEAD_BYTES, picture
-from .repeats import first_result, identify
+from .repeats import earlier, first_result, identify, remember
 from .sending import Draft, Sending, sendable
 from .targets import resolve_target
 from .work import in_thread
@@ -84,8 +84,13 @@ class Files:
         message_id: str,
         attachment_id: str,
         directory: str | None = None,
+        session: Session | None = None,
+        call_id: str | None = None,
         on_progress: OnProgress | None = None,
     ) -> SavedFile:
+        call = identify(session.id if session else None, call_id, None, "save", message_id, attachment_id, directory)
+        if saved := await self._store.run(lambda tx: earlier(tx, self._agent_id, call)):
+            return SavedFile(**saved)
         file = await self._find(message_id, attachment_id)
         target = await in_thread(self._folders.target, directory)
         try:
@@ -94,7 +99,9 @@ class Files:
             path = await in_thread(target.keep, file["name"])
         finally:
             await in_thread(target.close)
-        return SavedFile(str(path), file["name"], file["mime"], file["size"])
+        result = SavedFile(str(path), file["name"], file["mime"], file["size"])
+        await self._store.run(lambda tx: remember(tx, self._agent_id, call, result.as_dict()))
+        return result
 
     @asynccontextmanager
     async def attachment(self, message_id: str, attachment_id: str) -> AsyncIterator[FetchedFile]:

@@ -10,8 +10,9 @@ from pacerelled.store import events, replies
 from pacerelled.store.database import Store, Tx
 
 from . import shapes
-from .model import Reply
+from .model import Reply, Session
 from .outbox import UNCERTAIN, Outbox
+from .repeats import earlier, identify, remember
 
 AGAIN = ("uncertain", "failed")  # can be sent again
 DROPPABLE = ("queued", "uncertain", "failed")
@@ -42,18 +43,23 @@ class Sent:
             await asyncio.wait([settled], timeout=timeout)
         return await self._store.run(lambda tx: self._find(tx, message_id))
 
-    async def retry_reply(self, message_id: str) -> Reply:
-        """Sends an uncertain or failed reply's identical envelope once more.
+    async def retry_reply(
+        self, message_id: str, *, session: Session | None = None, call_id: str | None = None
+    ) -> Reply:
+        """Sends an uncertain or failed reply's identical envelope once more, for a repeated call once.
 
         One that is on its way, or has arrived, stays as it is (`repeated`). Raises NotPossible for a dropped one.
         """
+
+        call = identify(session.id if session else None, call_id, None, "retry", message_id)
 
         def job(tx: Tx) -> Reply:
             found = self._find(tx, message_id)
             if found.state == "dropped":
                 raise NotPossible(f"Reply {message_id} was dropped", hint="Send a new one.")
-            if found.state not in AGAIN:
+            if found.state not in AGAIN or earlier(tx, self._agent_id, call):
                 return self._find(tx, message_id, repeated=True)
+            remember(tx, self._agent_id, call, message_id)
             replies.set_state(tx, [found.seq], "queued", None)
             events.add(tx, self._agent_id, "reply.queued", seq=found.seq, message_id=message_id)
             return self._find(tx, message_id)

@@ -72,7 +72,7 @@ class Updates:
 
     def subscribe(self, uri: str, host: ServerSession) -> None:
         self._handshake[uri] = host
-        self._start()
+        self._start(uri)
 
     def unsubscribe(self, uri: str) -> None:
         self._handshake.pop(uri, None)
@@ -80,7 +80,7 @@ class Updates:
     async def listen(
         self, context: ServerRequestContext[Any], params: SubscriptionsListenRequestParams
     ) -> SubscriptionsListenResult:
-        self._start()
+        self._start(*RESOURCES)
         return await self._listen(context, params)
 
     async def aclose(self) -> None:
@@ -90,10 +90,13 @@ class Updates:
             with suppress(asyncio.CancelledError):
                 await self._task
 
-    def _start(self) -> None:
+    def _start(self, *uris: str) -> None:
         if self._task is None:
             self._unsubscribe = self._hub.subscribe(self._note)
             self._task = asyncio.create_task(self._tell())
+        if self._session.in_flight is not None:  # nobody noted what changed while the host was without a daemon
+            self._changed.update(uris)
+            self._wake.set()
 
     def _note(self, agent_id: str, topic: str) -> None:
         uri = _TOPICS.get(topic)

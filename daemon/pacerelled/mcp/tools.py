@@ -74,11 +74,12 @@ async def get_status(call: Call, _: Arguments) -> dict[str, Any]:
 
 async def wait_for_messages(call: Call, arguments: Arguments) -> dict[str, Any]:
     timeout = arguments["timeoutMs"] / 1000
-    started = time.monotonic()
+    waited = call.session.age(call.id)  # a repeated call goes on waiting: its host's patience has not begun anew
+    started = time.monotonic() - waited
     with _progress(call.context, PROGRESS_EVERY, lambda: (time.monotonic() - started, timeout, "Waiting for messages")):
         found = await call.agent.wait_for_messages(
             call.session,
-            timeout=timeout,
+            timeout=max(0.0, timeout - waited),
             conversation_id=arguments["conversationId"],
             limit=arguments["limit"],
             after=_cursor(arguments["afterCursor"]),
@@ -93,7 +94,7 @@ async def wait_for_messages(call: Call, arguments: Arguments) -> dict[str, Any]:
 
 async def send_message(call: Call, arguments: Arguments) -> dict[str, Any]:
     if arguments["retryMessageId"] is not None:
-        return _sent(await call.agent.retry_reply(arguments["retryMessageId"]))
+        return _sent(await call.agent.retry_reply(arguments["retryMessageId"], session=call.session, call_id=call.id))
     reply = await call.agent.send_message(
         call.session,
         text=arguments["text"],
@@ -155,6 +156,7 @@ async def save_checkpoint(call: Call, arguments: Arguments) -> dict[str, Any]:
         next_action=arguments["nextAction"],
         host_session_label=arguments["hostSessionLabel"],
         status=arguments["status"],
+        call_id=call.id,
     )
     return checkpoint.as_dict()
 
@@ -192,6 +194,8 @@ async def save_attachment(call: Call, arguments: Arguments) -> dict[str, Any]:
             message_id=arguments["messageId"],
             attachment_id=arguments["attachmentId"],
             directory=arguments["directory"],
+            session=call.session,
+            call_id=call.id,
             on_progress=transfer.note,
         )
     return {**saved.as_dict(), "notice": FILE_NOTICE}

@@ -135,7 +135,8 @@ class McpSocketServer:
         try:
             hello = parse_hello(line if isinstance(line, bytes) else b"")
         except LocalProtocolError as error:
-            raise Refused(error.reason, f"{error}.", _USE_SHIM) from None
+            hint = _UPGRADE.get(error.reason)
+            raise Refused("version" if hint else error.reason, f"{error}.", hint or _USE_SHIM) from None
         try:
             if hello.agent_id is not None:
                 await self._hub.add_agent(
@@ -180,6 +181,11 @@ class _Connection:
 
 
 _USE_SHIM = "Connect with pacerelle-mcp of the daemon's version; it speaks this protocol."
+_UPGRADE = {
+    "shim_too_old": "Run `pip install --upgrade pacerelled` where the host's pacerelle-mcp is, then restart the host.",
+    "daemon_too_old": "Run `pip install --upgrade pacerelled` where the daemon is, then `pacerelle stop`: the next call"
+    " starts the new one.",
+}
 _STOPPING = refused_line(code="stopping", message="The daemon is stopping.", hint="Connect again.", retry=True)
 
 
@@ -191,4 +197,5 @@ def _session(hello: Hello) -> Session:
         pid=hello.pid,
         host=hello.host,
         cwd=hello.cwd,
+        in_flight=hello.in_flight,
     )

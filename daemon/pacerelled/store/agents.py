@@ -53,7 +53,7 @@ def remove_agent(tx: Tx, agent_id: str, *, purge: bool) -> None:
     tx.execute("DELETE FROM claims WHERE agent_id = ?", (agent_id,))
     for table in (
         "signal_pieces", "prekey_sets", "conversations", "devices", "device_sessions", "allow_lists", "allowed",
-        "group_keys", "receipts", "requests", "replies", "checkpoints", "quarantine", "events",
+        "group_keys", "receipts", "requests", "replies", "checkpoints", "calls", "quarantine", "events",
     ):  # fmt: skip
         tx.execute(f"DELETE FROM {table} WHERE agent_id = ?", (agent_id,))
 

@@ -185,7 +185,15 @@ CREATE TABLE checkpoints (
     label           TEXT,
     status          TEXT NOT NULL,
     updated_at      TEXT NOT NULL,
-    PRIMARY KEY (agent_id, source_id)
+    UNIQUE (agent_id, source_id)
+);
+CREATE TABLE calls (
+    seq      INTEGER PRIMARY KEY AUTOINCREMENT,
+    agent_id TEXT NOT NULL,
+    call_key TEXT NOT NULL,
+    digest   TEXT NOT NULL,
+    result   TEXT NOT NULL,
+    UNIQUE (agent_id, call_key)
 );
 CREATE TABLE quarantine (
     id              INTEGER PRIMARY KEY AUTOINCREMENT,
