@@ -311,6 +311,7 @@ class Agent:
         next_action: str,
         host_session_label: str | None = None,
         status: Literal["active", "completed"] = "active",
+        call_id: str | None = None,
     ) -> Checkpoint:
         said = ("checkpoint", source_message_id, summary, next_action, host_session_label, status)
         call = identify(session.id, call_id, None, *said)
