@@ -137,8 +137,8 @@ class AgentApi(Protocol):
         next_action: str,
         host_session_label: str | None = None,
         status: Literal["active", "completed"] = "active",
-    ) -> Checkpoint: ...
         call_id: str | None = None,
+    ) -> Checkpoint: ...
 
     async def checkpoints(
         self, *, conversation_id: str | None = None, include_completed: bool = False
@@ -168,9 +168,9 @@ class AgentApi(Protocol):
         message_id: str,
         attachment_id: str,
         directory: str | None = None,  # in one of the folders that `files_in` allows; None: the first of them
-        on_progress: OnProgress | None = None,
         session: Session | None = None,
         call_id: str | None = None,
+        on_progress: OnProgress | None = None,
     ) -> SavedFile:
         """A new file on this machine, decrypted and checked. A cancelled or failed call leaves nothing."""
 

@@ -210,7 +210,12 @@ class Session:
     since: float = 0.0  # monotonic seconds
     last_active: float = 0.0  # monotonic seconds
     waiting: int = 0  # calls of wait_for_messages in progress
+    in_flight: dict[str, float] | None = None  # seconds since the host made the calls that a reconnection repeats
     extra: dict[str, Any] = field(default_factory=dict)
+
+    def age(self, call_id: str) -> float:
+        """Seconds since the host made this call: more than 0 if a shim repeats it, and then once."""
+        return self.in_flight.pop(call_id, 0.0) if self.in_flight else 0.0
 
     @property
     def label(self) -> str:
@@ -219,8 +224,3 @@ class Session:
             name += f" {self.client_version}"
         details = [x for x in (self.host if self.host != self.client else None, self.cwd) if x]
         return f"{name} ({', '.join(details)})" if details else name
-    in_flight: dict[str, float] | None = None  # seconds since the host made the calls that a reconnection repeats
-    def age(self, call_id: str) -> float:
-        """Seconds since the host made this call: more than 0 if a shim repeats it, and then once."""
-        return self.in_flight.pop(call_id, 0.0) if self.in_flight else 0.0
-
