@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -11,11 +12,11 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from pacerelle_protocol.local import LocalPaths
 from pacerelled import __version__
-from pacerelled.agent.hub import Hub
 from pacerelled.config import Settings
 from pacerelled.errors import place_of
 from pacerelled.notify import notify
@@ -75,10 +76,16 @@ async def _serve(paths: LocalPaths, settings: Settings, env: Mapping[str, str], 
             cleanup.callback(sockets[name].close)
             cleanup.callback(unlink_own, path, sockets[name])
         keyring = Keyring(settings.keyring, env)
+        importing = asyncio.create_task(asyncio.to_thread(_import_servers))
         key = await obtain_store_key(paths.state, paths.key_file, paths.store, keyring=keyring, env=env)
         store = await Store.open(paths.store, key.raw, new=key.new)
         try:
             store_created(paths.state, key)
+            await importing
+            from pacerelled.agent.hub import Hub
+            from pacerelled.servers.control import ControlServer
+            from pacerelled.servers.mcp_sock import McpSocketServer
+
             hub = Hub(store, settings, keyring=keyring, env=env, state=paths.state)
             places = {name: str(getattr(paths, name)) for name in paths.__slots__}
             mcp_server = McpSocketServer(hub, sockets["mcp"], version=__version__)
@@ -89,6 +96,8 @@ async def _serve(paths: LocalPaths, settings: Settings, env: Mapping[str, str], 
                 mcp_server.start()
                 await control.start()
                 upkeep.start()
+                gc.freeze()  # what is there now stays
+                gc.enable()
                 notify("READY=1\nSTATUS=Serving", env)
                 log.info("pacerelled %s serves (pid %d, %d agents)", __version__, os.getpid(), len(hub.agents()))
                 await asyncio.Event().wait()
@@ -97,6 +106,26 @@ async def _serve(paths: LocalPaths, settings: Settings, env: Mapping[str, str], 
                 await _in_time(asyncio.gather(hub.stop(), upkeep.stop()), "agents")
         finally:
             await store.close()
+
+
+def _import_servers() -> None:
+    """Most of a start is this: it goes on while the store is opened and checked."""
+    for name in ("agent.hub", "servers.mcp_sock", "servers.control"):
+        import_module(f"pacerelled.{name}")
+
+
+def _http_server(hub: Hub, settings: Settings) -> HttpServer | None:
+    if not settings.http:
+        return None
+    from pacerelled.servers.http.server import HttpServer  # costs nothing while it is off
+
+    return HttpServer(
+        hub,
+        host=settings.http_host,
+        port=settings.http_port,
+        names=settings.http_names,
+        idle=settings.claim_lease,
+    )
 
 
 def _policy(settings: Settings) -> Policy:

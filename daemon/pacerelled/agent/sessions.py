@@ -25,7 +25,7 @@ from .model import Session
 log = logging.getLogger(__name__)
 
 RELEASE_RETRY = 2.0  # seconds, while the store cannot be written
-LEASE_CHECK = 5.0  # seconds between looks at silent sessions
+LEASE_CHECK = 30.0  # seconds between looks at silent sessions, at most; each wakes an idle daemon
 LOOKS = (0.05, 0.2, 0.5, 1.0)  # seconds: whether the process of a lost connection is gone
 
 
