@@ -13,15 +13,13 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pacerelle_protocol.local import LocalPaths
 from pacerelled import __version__
 from pacerelled.config import Settings
 from pacerelled.errors import place_of
 from pacerelled.notify import notify
-from pacerelled.servers.control import ControlServer
-from pacerelled.servers.mcp_sock import McpSocketServer
 from pacerelled.servers.sockets import bind_unix, inherited_sockets, unlink_own
 from pacerelled.store.custody import Keyring, obtain_store_key, store_created
 from pacerelled.store.database import Store
@@ -112,20 +110,6 @@ def _import_servers() -> None:
     """Most of a start is this: it goes on while the store is opened and checked."""
     for name in ("agent.hub", "servers.mcp_sock", "servers.control"):
         import_module(f"pacerelled.{name}")
-
-
-def _http_server(hub: Hub, settings: Settings) -> HttpServer | None:
-    if not settings.http:
-        return None
-    from pacerelled.servers.http.server import HttpServer  # costs nothing while it is off
-
-    return HttpServer(
-        hub,
-        host=settings.http_host,
-        port=settings.http_port,
-        names=settings.http_names,
-        idle=settings.claim_lease,
-    )
 
 
 def _policy(settings: Settings) -> Policy:
