@@ -52,7 +52,7 @@ def _serve(paths: LocalPaths, settings: Settings) -> int:
         level=settings.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     # Libraries log addresses and payloads at these levels; the relay's has the token in it.
-    for name in ("websockets", "aiohttp", "asyncio", "mcp", "keyring", "urllib3", "httpx"):
+    for name in ("websockets", "aiohttp", "asyncio", "mcp", "keyring", "urllib3", "httpx", "uvicorn", "sse_starlette"):
         logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
     env = dict(os.environ)
     os.environ.pop("PACERELLE_AGENT_TOKEN", None)  # not for whatever we start

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pacerelle_protocol.local import LocalPaths
 from pacerelled import __version__
@@ -25,6 +25,10 @@ from pacerelled.store.custody import Keyring, obtain_store_key, store_created
 from pacerelled.store.database import Store
 from pacerelled.store.retention import Policy
 from pacerelled.store.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from pacerelled.agent.hub import Hub
+    from pacerelled.servers.http.server import HttpServer
 
 log = logging.getLogger(__name__)
 
@@ -88,11 +92,14 @@ async def _serve(paths: LocalPaths, settings: Settings, env: Mapping[str, str], 
             places = {name: str(getattr(paths, name)) for name in paths.__slots__}
             mcp_server = McpSocketServer(hub, sockets["mcp"], version=__version__)
             control = ControlServer(hub, sockets["control"], paths=places, stop=stop)
+            http = _http_server(hub, settings)
             upkeep = Upkeep(store, _policy(settings))
             try:
                 await hub.start()
                 mcp_server.start()
                 await control.start()
+                if http is not None:
+                    http.start()
                 upkeep.start()
                 gc.freeze()  # what is there now stays
                 gc.enable()
@@ -100,7 +107,8 @@ async def _serve(paths: LocalPaths, settings: Settings, env: Mapping[str, str], 
                 log.info("pacerelled %s serves (pid %d, %d agents)", __version__, os.getpid(), len(hub.agents()))
                 await asyncio.Event().wait()
             finally:
-                await _in_time(asyncio.gather(mcp_server.stop(), control.stop()), "servers")
+                servers = [mcp_server.stop(), control.stop(), *([http.stop()] if http else [])]
+                await _in_time(asyncio.gather(*servers), "servers")
                 await _in_time(asyncio.gather(hub.stop(), upkeep.stop()), "agents")
         finally:
             await store.close()
@@ -110,6 +118,20 @@ def _import_servers() -> None:
     """Most of a start is this: it goes on while the store is opened and checked."""
     for name in ("agent.hub", "servers.mcp_sock", "servers.control"):
         import_module(f"pacerelled.{name}")
+
+
+def _http_server(hub: Hub, settings: Settings) -> HttpServer | None:
+    if not settings.http:
+        return None
+    from pacerelled.servers.http.server import HttpServer  # costs nothing while it is off
+
+    return HttpServer(
+        hub,
+        host=settings.http_host,
+        port=settings.http_port,
+        names=settings.http_names,
+        idle=settings.claim_lease,
+    )
 
 
 def _policy(settings: Settings) -> Policy:

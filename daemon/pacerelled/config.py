@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -40,6 +42,10 @@ class Settings:
     retry_uncertain: bool = False  # send the identical envelope again after a reconnection
     files_in: tuple[Path, ...] = field(default_factory=lambda: (download_folder(),))  # where attachments may be saved
     files_out: tuple[Path, ...] = ()  # where files may be sent from
+    http: bool = False  # MCP over HTTP, for hosts that cannot start a process
+    http_host: str = "127.0.0.1"
+    http_port: int = 8790  # 0: any that is free
+    http_names: tuple[str, ...] = ()  # other host names under which this machine is reached
     # What is kept of processed requests, replies that came to an end, events, and receipts (store/retention.py)
     retention_days: int = 90
     retention_requests: int = 10_000
@@ -62,6 +68,10 @@ ENVIRONMENT = {
     "PACERELLED_RETRY_UNCERTAIN": "retry_uncertain",
     "PACERELLED_FILES_IN": "files_in",
     "PACERELLED_FILES_OUT": "files_out",
+    "PACERELLED_HTTP": "http",
+    "PACERELLED_HTTP_HOST": "http_host",
+    "PACERELLED_HTTP_PORT": "http_port",
+    "PACERELLED_HTTP_NAMES": "http_names",
     "PACERELLED_RETENTION_DAYS": "retention_days",
     "PACERELLED_RETENTION_REQUESTS": "retention_requests",
     "PACERELLED_RETENTION_REPLIES": "retention_replies",
@@ -76,6 +86,7 @@ RANGES = {
     "ping_interval": (0.1, 300.0),
     "ping_timeout": (0.1, 300.0),
     "reconnect_max": (0.05, 600.0),
+    "http_port": (0, 65_535),
     "retention_days": (1, 36_500),
     "retention_requests": (100, 1_000_000),
     "retention_replies": (100, 1_000_000),
@@ -83,6 +94,9 @@ RANGES = {
     "retention_receipts": (1_000, 10_000_000),
     "retention_receipt_days": (30, 36_500),
 }
+
+
+_HOST_NAME = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}")  # or an IPv6 address, without brackets
 
 
 def load_settings(config_file: Path, env: Mapping[str, str], flags: Mapping[str, Any]) -> Settings:
@@ -129,6 +143,8 @@ def _checked(key: str, value: Any, source: str) -> Any:
         return _number(key, value, where, "a number of seconds")
     if kind == "int":
         return int(_number(key, value, where, "a whole number"))
+    if kind == "tuple[str, ...]":
+        return _names(key, value, where)
     if kind.startswith("tuple"):
         return _folders(key, value, where)
     if not isinstance(value, str):
@@ -137,6 +153,8 @@ def _checked(key: str, value: Any, source: str) -> Any:
         raise ConfigError(f"{where} is `{value}`", hint=f"Use one of: {', '.join(LOG_LEVELS)}.")
     if key in ("base_url", "ws_url"):
         return checked_url(value, where, ("http", "https") if key == "base_url" else ("ws", "wss"))
+    if key == "http_host":
+        return _address(value, where)
     return value.lower()
 
 
@@ -158,6 +176,26 @@ def checked_url(value: str, where: str, schemes: tuple[str, ...]) -> str:
     ):
         raise ConfigError(f"{where} is not a usable address", hint=f"Write it like {schemes[-1]}://relay.example.org")
     return value.rstrip("/")
+
+
+def _address(value: str, where: str) -> str:
+    try:
+        return str(ipaddress.ip_address(value))
+    except ValueError:
+        raise ConfigError(
+            f"{where} is not an IP address of this machine",
+            hint="127.0.0.1 is this machine only, 0.0.0.0 every network that it is in.",
+        ) from None
+
+
+def _names(key: str, value: Any, where: str) -> tuple[str, ...]:
+    """A list of host names without ports, or in the environment one text with commas."""
+    names = value.split(",") if isinstance(value, str) and where.endswith("the environment") else value
+    if not isinstance(names, list) or not all(isinstance(n, str) and _HOST_NAME.fullmatch(n.strip()) for n in names):
+        raise ConfigError(
+            f"{where} must be a list of host names, without ports", hint=f'Write {key} = ["mybox.example.org"].'
+        )
+    return tuple(name.strip().lower() for name in names)
 
 
 def _folders(key: str, value: Any, where: str) -> tuple[Path, ...]:

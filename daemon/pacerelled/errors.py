@@ -20,6 +20,7 @@
     └── AgentError             a caller asked for something that cannot be done
         ├── UnknownAgent, NoAgent, AgentExists
         ├── UnknownMessage     no such request or reply
+        ├── UnknownToken       no such access token
         ├── InvalidArgument    names the argument
         └── NotPossible        right question, wrong moment (e.g. already processed by …)
 
@@ -136,6 +137,10 @@ class AgentExists(AgentError):
 
 class UnknownMessage(AgentError):
     code = "unknown_message"
+
+
+class UnknownToken(AgentError):
+    code = "unknown_token"
 
 
 class InvalidArgument(AgentError):

@@ -10,9 +10,10 @@ from collections.abc import AsyncIterable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, Protocol
 
+from .access import AccessTokens
 from .allow import AllowList
 from .devices import Devices
-from .model import Checkpoint, FetchedFile, OnProgress, Reply, Request, SavedFile, Session, WaitResult
+from .model import Checkpoint, FetchedFile, HttpState, OnProgress, Reply, Request, SavedFile, Session, WaitResult
 from .quarantine import Quarantine
 
 
@@ -177,6 +178,10 @@ class AgentApi(Protocol):
 
 class HubApi(Protocol):
     """Every agent of this daemon, the sessions, the events."""
+
+    access: AccessTokens
+    http: HttpState | None
+    """How MCP over HTTP is, told by whoever serves it; None: it is off."""
 
     def open_session(self, session: Session) -> Session:
         """Registers a session; one with a known id is taken up again with its claims."""

@@ -8,6 +8,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,11 @@ from pacerelled.store.agents import AgentRow
 from pacerelled.store.custody import Keyring, token_from_outside
 from pacerelled.store.database import Store, Tx, now
 
+from .access import AccessTokens
 from .agent import Agent
 from .folders import Folders
 from .logins import Logins
-from .model import Session
+from .model import HttpState, Session
 from .sent import fail_unsent
 from .sessions import Sessions
 from .work import in_thread
@@ -65,6 +67,8 @@ class Hub:
             store, lease=settings.claim_lease, grace=settings.claim_grace, on_released=self._released
         )
         self._logins = Logins(self.agents, self._find_token)
+        self.access = AccessTokens(store, check_agent=self.agent)
+        self.http: HttpState | None = None
 
     async def start(self) -> None:
         """Starts every agent the store knows. Raises StoreError."""
@@ -75,6 +79,7 @@ class Hub:
 
         self._store.on_event = on_event
         await self._sessions.start()
+        await self.access.start()
         await in_thread(self._folders.clean)
         for row in await self._store.run(agent_rows.list_agents):
             await self._start_agent(row, None)
@@ -88,6 +93,7 @@ class Hub:
             if isinstance(ended, Exception):
                 log.error("An agent did not stop as it should: %s", place_of(ended))
         await self._sessions.stop()
+        await self.access.stop()
 
     # -- sessions ----------------------------------------------------------------------------------------------
 
@@ -264,6 +270,15 @@ class Hub:
             problems.append(
                 {"code": "no_agent", "message": "There is no agent yet", "hint": "Run `pacerelle agent add AGENT_ID`."}
             )
+        if self.http is not None and self.http.problem is not None:
+            problems.append(
+                {
+                    "code": "http",
+                    "message": self.http.problem,
+                    "hint": "Choose another `http_port` in config.toml and restart the daemon, or end what is there;"
+                    " it is tried again.",
+                }
+            )
         for agent in agents:
             agent.pop("uncertain_sends")
         return {
@@ -275,6 +290,7 @@ class Hub:
                 "started_at": self._started_at,
                 "state_dir": str(self._state),
             },
+            "http": {"on": self.http is not None, **asdict(self.http or HttpState())},
             "health": {"ok": not problems, "problems": problems},
             "agents": agents,
             "hosts": await self.hosts(),

@@ -194,6 +194,15 @@ class WaitResult:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class HttpState:
+    """How MCP over HTTP is: `url` once it listens, `problem` while it cannot, `warning` about where it listens."""
+
+    url: str | None = None
+    problem: str | None = None
+    warning: str | None = None
+
+
 @dataclass(slots=True)
 class Session:
     """One host's connection to the daemon. `id` survives the shim's reconnections."""
@@ -213,9 +222,9 @@ class Session:
     in_flight: dict[str, float] | None = None  # seconds since the host made the calls that a reconnection repeats
     extra: dict[str, Any] = field(default_factory=dict)
 
-    def age(self, call_id: str) -> float:
+    def age(self, call_id: str | None) -> float:
         """Seconds since the host made this call: more than 0 if a shim repeats it, and then once."""
-        return self.in_flight.pop(call_id, 0.0) if self.in_flight else 0.0
+        return self.in_flight.pop(call_id, 0.0) if self.in_flight and call_id else 0.0
 
     @property
     def label(self) -> str:

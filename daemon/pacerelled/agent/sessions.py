@@ -12,7 +12,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 
@@ -46,7 +46,8 @@ class Sessions:
     async def start(self) -> None:
         """Claims from before a restart: their sessions have the grace time to come back."""
         for session_id, label, pid, started in await self._store.run(requests.claiming_sessions):
-            session = Session(session_id, "stdio", pid=pid, host=label, connected=False)
+            transport: Literal["stdio", "http"] = "http" if pid is None else "stdio"  # only shims tell a pid
+            session = Session(session_id, transport, pid=pid, host=label, connected=False)
             self._sessions[session_id] = session
             self._started[session_id] = started
             self._lapse(session)

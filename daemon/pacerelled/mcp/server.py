@@ -30,9 +30,12 @@ MAX_IN_FLIGHT = 512  # requests of one host at a time
 _MAX_NAME = 100  # characters of a client's name or version that are kept
 
 
-def build_server(hub: HubApi, session: Session) -> Server:
-    """A server for one connection of `session`. Both protocol eras are served; the host's first request decides."""
-    host = _Host(hub, session)
+def build_server(hub: HubApi, session: Session, *, read_only: bool = False) -> Server:
+    """A server for one connection of `session`. Both protocol eras are served; the host's first request decides.
+
+    With `read_only` it has only the tools that look, and nothing that tells an assistant to work.
+    """
+    host = _Host(hub, session, read_only=read_only)
 
     @asynccontextmanager
     async def lifespan(_: Server) -> AsyncIterator[dict[str, Any]]:
@@ -45,7 +48,7 @@ def build_server(hub: HubApi, session: Session) -> Server:
         "pacerelle",
         version=__version__,
         title="Pacerelle",
-        instructions=texts.INSTRUCTIONS,
+        instructions=texts.INSTRUCTIONS_READ_ONLY if read_only else texts.INSTRUCTIONS,
         lifespan=lifespan,
         on_list_tools=host.list_tools,
         on_call_tool=host.call_tool,
@@ -65,9 +68,11 @@ def build_server(hub: HubApi, session: Session) -> Server:
 class _Host:
     """What a session's host may ask for."""
 
-    def __init__(self, hub: HubApi, session: Session) -> None:
+    def __init__(self, hub: HubApi, session: Session, *, read_only: bool) -> None:
         self._hub = hub
         self._session = session
+        self._read_only = read_only
+        self._tools = {name: spec for name, spec in TOOLS.items() if spec.only_looks or not read_only}
         self._in_flight = 0
         self.updates = Updates(hub, session)
 
@@ -96,15 +101,22 @@ class _Host:
         self._session.client_version = _printable(info.version) or None
 
     async def list_tools(self, ctx: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[spec.tool for spec in TOOLS.values()])
+        return types.ListToolsResult(tools=[spec.tool for spec in self._tools.values()])
 
     async def call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
-        spec = TOOLS.get(params.name)
+        spec = self._tools.get(params.name)
+        if spec is None and params.name in TOOLS:
+            problem = AgentError(
+                f"{params.name} cannot be called here: this host's access token may only look (scope `read`)",
+                hint="Ask the user for a token with the scope `full`: pacerelle token create LABEL --scope full",
+                code="read_only",
+            )
+            return failure(problem, example="get_status {}")
         if spec is None:
-            meant = close_name(params.name, TOOLS)
+            meant = close_name(params.name, self._tools)
             problem = AgentError(
                 "There is no such tool" + (f"; did you mean {meant}?" if meant else "."),
-                hint=f"The tools are {', '.join(TOOLS)}.",
+                hint=f"The tools are {', '.join(self._tools)}.",
                 code="unknown_tool",
             )
             return failure(problem, example="get_status {}")
@@ -118,12 +130,15 @@ class _Host:
             return failure(unexpected(problem), example=example_call(spec))
 
     async def list_prompts(self, ctx: Context, params: types.PaginatedRequestParams | None) -> types.ListPromptsResult:
+        if self._read_only:
+            return types.ListPromptsResult(prompts=[])
         prompt = types.Prompt(name=texts.PROMPT_NAME, title=texts.PROMPT_TITLE, description=texts.PROMPT_DESCRIPTION)
         return types.ListPromptsResult(prompts=[prompt])
 
     async def get_prompt(self, ctx: Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
-        if params.name != texts.PROMPT_NAME:
-            raise MCPError(types.INVALID_PARAMS, f"There is no such prompt; there is {texts.PROMPT_NAME}.")
+        if self._read_only or params.name != texts.PROMPT_NAME:
+            known = "none here" if self._read_only else texts.PROMPT_NAME
+            raise MCPError(types.INVALID_PARAMS, f"There is no such prompt; there is {known}.")
         message = types.PromptMessage(role="user", content=types.TextContent(text=texts.PROMPT))
         return types.GetPromptResult(description=texts.PROMPT_DESCRIPTION, messages=[message])
 

@@ -32,6 +32,11 @@ class ToolSpec:
     example: dict[str, Any]
     instead: tuple[str, str] | None = None
 
+    @property
+    def only_looks(self) -> bool:
+        """Whether it changes and claims nothing."""
+        return self.tool.annotations is not None and bool(self.tool.annotations.read_only_hint)
+
 
 def string(description: str, **more: Any) -> Schema:
     return {"type": "string", "description": description, "minLength": 1, **more}

@@ -48,8 +48,13 @@ class Call:
     context: ServerRequestContext[Any]
 
     @property
-    def id(self) -> str:
-        """The same for a repeated call. Request ids 1 and "1" are two calls."""
+    def id(self) -> str | None:
+        """The same for a repeated call. Request ids 1 and "1" are two calls.
+
+        None over HTTP: nobody repeats calls there, and clients that share a token count from 1 each.
+        """
+        if self.session.transport == "http":
+            return None
         return json.dumps(self.context.request_id)
 
 

@@ -25,6 +25,7 @@ STATUSES: Final[tuple[tuple[type[errors.PacerelledError], int], ...]] = (
     (errors.UnknownAgent, 404),
     (errors.NoAgent, 404),
     (errors.UnknownMessage, 404),
+    (errors.UnknownToken, 404),
     (errors.AgentError, 409),
     (errors.RelayRejected, 502),
     (errors.LinkError, 503),

@@ -221,6 +221,15 @@ CREATE TABLE events (
     data     TEXT NOT NULL,
     day      INTEGER NOT NULL
 );
+CREATE TABLE access_tokens (
+    id           TEXT NOT NULL UNIQUE,
+    digest       BLOB NOT NULL UNIQUE,
+    label        TEXT NOT NULL UNIQUE,
+    scope        TEXT NOT NULL,
+    agents       TEXT NOT NULL,
+    created_at   TEXT NOT NULL,
+    last_used_at TEXT
+);
 CREATE TABLE clock (
     one   INTEGER PRIMARY KEY CHECK (one = 1),
     lived REAL NOT NULL,
