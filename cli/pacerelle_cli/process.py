@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import signal
 import time
+from typing import TYPE_CHECKING
 
 import click
 
 from . import show
 from .context import Cli, command, json_option, pass_cli
-from .errors import NotAnswering, NotRunning
+from .errors import NotAnswering, NotRunning, Refused
+
+if TYPE_CHECKING:
+    from .client import Daemon
 
 _STOP_WAIT = 15.0  # seconds; the daemon itself takes under 5
 _STOP_POLL = 0.05
@@ -28,8 +34,11 @@ def stop(cli: Cli) -> None:
         if daemon.owner() is not None:
             raise
         pid = None
+    except Refused as refusal:
+        pid = _signal(daemon, refusal)
     else:
-        pid = int(body["pid"])
+        pid = body.get("pid", daemon.owner())
+    if pid is not None:
         until = time.monotonic() + _STOP_WAIT
         while daemon.owner() == pid:
             if time.monotonic() > until:
@@ -42,6 +51,16 @@ def stop(cli: Cli) -> None:
         show.as_json({"stopped": pid is not None, "pid": pid})
     else:
         click.echo(f"pacerelled (pid {pid}) has ended." if pid else "pacerelled was not running.")
+
+
+def _signal(daemon: Daemon, refusal: Refused) -> int:
+    """Asks a daemon that does not know the call, being of another version: SIGTERM stops all of them."""
+    pid = daemon.owner()
+    if pid is None:
+        raise refusal
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    return pid
 
 
 @command("paths", example="pacerelle paths\npacerelle --store-root /tmp/s paths --json")

@@ -11,6 +11,8 @@ from .context import Cli, command, json_option, pass_cli
 from .errors import EXIT_CODES, FAILED, LOGIN_NEEDED, RELAY_OFFLINE
 from .text import ago, duration, escape
 
+_VERSION = 1  # of the answer that this program knows; what another lacks is shown as unknown
+_UNKNOWN = "?"
 _COUNTS = ("pending", "claimed", "uncertain", "queued", "quarantined")
 
 
@@ -30,11 +32,12 @@ def status(ctx: click.Context) -> None:
         show.as_json(body)
     else:
         _health(body)
-        if body["agents"]:
+        if body.get("agents"):
             click.echo()
             agents_table(body["agents"])
         click.echo()
-        _hosts_table(body["hosts"])
+        _hosts_table(body.get("hosts", []))
+    _say_which_is_older(body.get("version"))
     ctx.exit(exit_code(body))
 
 
@@ -52,9 +55,10 @@ def hosts(cli: Cli) -> None:
 
 def exit_code(body: dict[str, Any]) -> int:
     """The worst thing in an answer of GET /v1/status: a missing login before an unreachable relay before the rest."""
+    agents = body.get("agents", [])
     codes = {EXIT_CODES.get(problem["code"], FAILED) for problem in body["health"]["problems"]}
-    codes |= {LOGIN_NEEDED for agent in body["agents"] if agent["login"] != "ok"}
-    codes |= {RELAY_OFFLINE for agent in body["agents"] if agent["connection"] != "connected"}
+    codes |= {LOGIN_NEEDED for agent in agents if agent.get("login", "ok") != "ok"}
+    codes |= {RELAY_OFFLINE for agent in agents if agent.get("connection", "connected") != "connected"}
     return next((code for code in (LOGIN_NEEDED, RELAY_OFFLINE, FAILED) if code in codes), 0)
 
 
@@ -63,11 +67,11 @@ def agents_table(agents: list[dict[str, Any]]) -> None:
         ["AGENT", "CONNECTION", "LOGIN", "RELAY TRAFFIC", *(name.upper() for name in _COUNTS)],
         [
             [
-                agent["agent_id"],
-                agent["connection"],
-                agent["login"],
-                ago(agent["last_traffic_age_s"]),
-                *(agent[name] for name in _COUNTS),
+                agent.get("agent_id", _UNKNOWN),
+                agent.get("connection", _UNKNOWN),
+                agent.get("login", _UNKNOWN),
+                ago(agent["last_traffic_age_s"]) if "last_traffic_age_s" in agent else _UNKNOWN,
+                *(agent.get(name, _UNKNOWN) for name in _COUNTS),
             ]
             for agent in agents
         ],
@@ -76,7 +80,9 @@ def agents_table(agents: list[dict[str, Any]]) -> None:
 
 def _health(body: dict[str, Any]) -> None:
     daemon, problems = body["daemon"], body["health"]["problems"]
-    running = f"pacerelled {daemon['version']}, pid {daemon['pid']}, up {duration(daemon['uptime_s'])}"
+    running = f"pacerelled {daemon['version']}, pid {daemon['pid']}"
+    if "uptime_s" in daemon:
+        running += f", up {duration(daemon['uptime_s'])}"
     if not problems:
         click.echo(f"{click.style('OK', fg='green')}  {running}")
         return
@@ -89,6 +95,20 @@ def _health(body: dict[str, Any]) -> None:
             click.echo(f"    {escape(problem['hint'])}")
 
 
+def _say_which_is_older(version: object) -> None:
+    """After a status of another version, on standard error."""
+    if version == _VERSION:
+        return
+    if isinstance(version, int) and version > _VERSION:
+        what, do = "this pacerelle is older than the daemon", "pip install --upgrade pacerelled"
+    else:
+        what, do = (
+            "the daemon is older than this pacerelle",
+            "pacerelle stop  (the next call of a host starts the new one)",
+        )
+    click.echo(f"Not all may be shown: {what}. Upgrade it: {do}", err=True)
+
+
 def _hosts_table(hosts: list[dict[str, Any]]) -> None:
     if not hosts:
         click.echo("No host is attached.")
@@ -97,11 +117,11 @@ def _hosts_table(hosts: list[dict[str, Any]]) -> None:
         ["HOST", "AGENT", "CONNECTED", "LAST ACTIVE", "REQUESTS HELD"],
         [
             [
-                host["label"],
-                host["agent_id"] or "",
-                duration(host["connected_s"]) if host["connected"] else "no",
-                ago(host["idle_s"]),
-                host["claims"],
+                host.get("label", _UNKNOWN),
+                host.get("agent_id") or "",
+                duration(host["connected_s"]) if host.get("connected") and "connected_s" in host else "no",
+                ago(host["idle_s"]) if "idle_s" in host else _UNKNOWN,
+                host.get("claims", _UNKNOWN),
             ]
             for host in hosts
         ],

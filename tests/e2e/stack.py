@@ -49,6 +49,7 @@ class Host:
 
     def __init__(self, stack: Stack, agent: PairedAgent | None, name: str) -> None:
         self.stack, self.agent, self.name = stack, agent, name
+        self.command = [sys.executable, "-I", "-S", str(Path(pacerelle_shim.__file__).with_name("__main__.py"))]
         self.process: asyncio.subprocess.Process | None = None
         self._next = 0
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
@@ -61,11 +62,13 @@ class Host:
         env["PACERELLE_BASE_URL"] = self.stack.agents_url or self.stack.relay_url
         if self.agent is not None:
             env |= {"PACERELLE_AGENT_ID": self.agent.agent_id, "PACERELLE_AGENT_TOKEN": self.agent.agent_token}
-        shim = Path(pacerelle_shim.__file__).with_name("__main__.py")
         self.process = await asyncio.create_subprocess_exec(
-            sys.executable, "-I", "-S", str(shim),
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=env | (extra_env or {}), limit=LIMIT,
-        )  # fmt: skip
+            *self.command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env=env | (extra_env or {}),
+            limit=LIMIT,
+        )
         self._reader = asyncio.create_task(self._read())
         if initialize:
             answer = await self.call(
