@@ -21,8 +21,10 @@ from pacerelled.config import Settings
 from pacerelled.errors import place_of
 from pacerelled.notify import notify
 from pacerelled.servers.sockets import bind_unix, inherited_sockets, unlink_own
-from pacerelled.store.custody import Keyring, obtain_store_key, store_created
+from pacerelled.store.custody import store_created
 from pacerelled.store.database import Store
+from pacerelled.store.keyring import Keyring
+from pacerelled.store.rekey import store_key
 from pacerelled.store.retention import Policy
 from pacerelled.store.upkeep import Upkeep
 
@@ -79,7 +81,7 @@ async def _serve(paths: LocalPaths, settings: Settings, env: Mapping[str, str], 
             cleanup.callback(unlink_own, path, sockets[name])
         keyring = Keyring(settings.keyring, env)
         importing = asyncio.create_task(asyncio.to_thread(_import_servers))
-        key = await obtain_store_key(paths.state, paths.key_file, paths.store, keyring=keyring, env=env)
+        key = await store_key(paths, keyring=keyring, env=env)
         store = await Store.open(paths.store, key.raw, new=key.new)
         try:
             store_created(paths.state, key)

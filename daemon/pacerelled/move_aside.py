@@ -18,7 +18,7 @@ from pacerelled.config import load_settings
 from pacerelled.errors import NotPossible, PacerelledError
 from pacerelled.lock import OwnerLock
 from pacerelled.store.aside import LOST, damage, move_aside
-from pacerelled.store.custody import Keyring
+from pacerelled.store.keyring import Keyring
 
 
 def main() -> None:

@@ -12,8 +12,8 @@ from pacerelled.agent.agent import Agent
 from pacerelled.agent.hub import Hub
 from pacerelled.agent.model import Session
 from pacerelled.config import Settings
-from pacerelled.store.custody import Keyring
 from pacerelled.store.database import Store, Tx
+from pacerelled.store.keyring import Keyring
 
 from .polling import until
 

@@ -18,8 +18,8 @@ from pacerelled.errors import (
     UnknownAgent,
 )
 from pacerelled.store import agents as agent_rows
-from pacerelled.store.custody import Keyring
 from pacerelled.store.database import Tx
+from pacerelled.store.keyring import Keyring
 
 from .core import Core
 from .human import Human, message_id

@@ -21,6 +21,7 @@ from pacerelled.store import checkpoints as checkpoint_rows
 from pacerelled.store import events, replies, requests
 from pacerelled.store import quarantine as quarantine_rows
 from pacerelled.store.agents import AgentRow
+from pacerelled.store.custody import TokenSource
 from pacerelled.store.database import Store, Tx
 
 from . import shapes
@@ -141,11 +142,26 @@ class Agent:
         """The one in use."""
         return self._tokens.current
 
-    def set_token(self, token: str) -> None:
+    @property
+    def token_source(self) -> TokenSource | None:
+        """Where the one in use came from."""
+        return self._tokens.source
+
+    def set_token(self, token: str, source: TokenSource = "given") -> None:
         """Takes a token that somebody calls good, unless it is known as an old one."""
-        if self._tokens.give(token, current_refused=self._link.refused):
+        if self._tokens.give(token, current_refused=self._link.refused, source=source):
             self._link.token_changed()
             self._notify("status")
+
+    def note_token(self, token: str, source: TokenSource) -> None:
+        """The token is kept there by now."""
+        self._tokens.note(token, source)
+
+    def forget_token(self) -> None:
+        """Logs out: the connection ends, and there is none until a token comes."""
+        self._tokens.forget()
+        self._link.token_changed()
+        self._notify("status")
 
     def look_again(self) -> None:
         """Claims ended: whoever waits may find something."""

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 from .access import AccessTokens
 from .allow import AllowList
 from .devices import Devices
+from .keys import Keys
 from .model import Checkpoint, FetchedFile, HttpState, OnProgress, Reply, Request, SavedFile, Session, WaitResult
 from .quarantine import Quarantine
 
@@ -180,6 +181,7 @@ class HubApi(Protocol):
     """Every agent of this daemon, the sessions, the events."""
 
     access: AccessTokens
+    keys: Keys
     http: HttpState | None
     """How MCP over HTTP is, told by whoever serves it; None: it is off."""
 

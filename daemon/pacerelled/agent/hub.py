@@ -27,12 +27,14 @@ from pacerelled.errors import (
 from pacerelled.store import agents as agent_rows
 from pacerelled.store import events, requests
 from pacerelled.store.agents import AgentRow
-from pacerelled.store.custody import Keyring, token_from_outside
+from pacerelled.store.custody import TokenSource, token_entry, token_from_outside
 from pacerelled.store.database import Store, Tx, now
+from pacerelled.store.keyring import Keyring
 
 from .access import AccessTokens
 from .agent import Agent
 from .folders import Folders
+from .keys import Keys
 from .logins import Logins
 from .model import HttpState, Session
 from .sent import fail_unsent
@@ -67,6 +69,7 @@ class Hub:
             store, lease=settings.claim_lease, grace=settings.claim_grace, on_released=self._released
         )
         self._logins = Logins(self.agents, self._find_token)
+        self.keys = Keys(state, keyring, agent=self.agent, agents=self.agents, log_out=self._logins.log_out)
         self.access = AccessTokens(store, check_agent=self.agent)
         self.http: HttpState | None = None
 
@@ -173,7 +176,7 @@ class Hub:
                         hint="Use --no-e2ee everywhere or nowhere, or `pacerelle agent remove` it first.",
                     )
                 if token:
-                    known.set_token(token)
+                    known.set_token(token, "host")
                 return known
             if len(self._agents) >= MAX_AGENTS:
                 raise NotPossible(f"There are {MAX_AGENTS} agents already", hint="Remove one you do not use.")
@@ -207,14 +210,11 @@ class Hub:
             except StoreError:
                 await self._start_agent(agent.row, agent.token)  # it is still there, and comes back with the next start
                 raise
-            await self._keyring.delete(f"token:{agent.agent_id}")
+            await self._keyring.delete(token_entry(agent.agent_id))
         self._notify(agent.agent_id, "status")
 
     async def set_token(self, agent_id: str, token: str) -> None:
-        """For good where the OS keyring takes it, else until the daemon ends."""
-        agent = self.agent(agent_id)
-        agent.set_token(token)
-        await self._keyring.set(f"token:{agent.agent_id}", token)
+        await self.keys.keep(agent_id, token)
 
     async def _start_agent(self, row: AgentRow, token: str | None) -> Agent:
         agent_id = row.agent_id
@@ -226,8 +226,10 @@ class Hub:
             folders=self._folders,
             notify=lambda topic: self._notify(agent_id, topic),
         )
-        if token := token or await self._find_token(agent_id):
-            agent.set_token(token)
+        if token:
+            agent.set_token(token, "host")
+        elif found := await self._find_token(agent_id):
+            agent.set_token(*found)
         try:
             await agent.start()
         except BaseException:
@@ -236,7 +238,7 @@ class Hub:
         self._agents[agent_id] = agent
         return agent
 
-    async def _find_token(self, agent_id: str) -> str | None:
+    async def _find_token(self, agent_id: str) -> tuple[str, TokenSource] | None:
         return await token_from_outside(agent_id, keyring=self._keyring, env=self._env)
 
     # -- what happens ------------------------------------------------------------------------------------------
@@ -291,7 +293,7 @@ class Hub:
                 "state_dir": str(self._state),
             },
             "http": {"on": self.http is not None, **asdict(self.http or HttpState())},
-            "health": {"ok": not problems, "problems": problems},
+            "health": {"ok": not problems, "problems": problems, "warnings": self.keys.warnings()},
             "agents": agents,
             "hosts": await self.hosts(),
         }

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 
 from pacerelled.errors import PacerelledError, place_of
+from pacerelled.store.custody import TokenSource
 
 from .agent import Agent
 
@@ -18,7 +19,11 @@ LOOK = 15.0  # seconds
 class Logins:
     """`find(agent_id)` looks for a token in the systemd credentials, the environment and the keyring."""
 
-    def __init__(self, agents: Callable[[], Iterable[Agent]], find: Callable[[str], Awaitable[str | None]]) -> None:
+    def __init__(
+        self,
+        agents: Callable[[], Iterable[Agent]],
+        find: Callable[[str], Awaitable[tuple[str, TokenSource] | None]],
+    ) -> None:
         self._agents = agents
         self._find = find
         self._seen: dict[str, str] = {}  # agent -> what was found there last; it is given once
@@ -31,6 +36,14 @@ class Logins:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+
+    async def log_out(self, agent_id: str) -> TokenSource | None:
+        """Takes no notice of a token that is there now; returns where that is."""
+        found = await self._find(agent_id)
+        if found is None:
+            return None
+        self._seen[agent_id], source = found
+        return source
 
     async def _run(self) -> None:
         while True:
@@ -45,7 +58,7 @@ class Logins:
                         log.error("Looking for a token failed: %s", place_of(error))
 
     async def _look(self, agent: Agent) -> None:
-        token = await self._find(agent.agent_id)
-        if token and token not in (agent.token, self._seen.get(agent.agent_id)):
-            self._seen[agent.agent_id] = token
-            agent.set_token(token)
+        found = await self._find(agent.agent_id)
+        if found is not None and found[0] not in (agent.token, self._seen.get(agent.agent_id)):
+            self._seen[agent.agent_id] = found[0]
+            agent.set_token(*found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,10 +10,14 @@ from pacerelle_protocol.errors import StateError
 from pacerelle_protocol.local import LocalPaths
 from pacerelle_protocol.signal import SignalStore, agent_name
 from pacerelled.errors import NotPossible, StoreCorrupt, StoreError, StoreKeyError, StoreTooNew, StoreUnavailable
+from pacerelled.files import sync_directory
 
 from .agents import list_agents, load_pieces
-from .custody import MEMO, Keyring, key_source, obtain_store_key
+from .custody import key_source
 from .database import RESTORE_HINT, Tx, examine
+from .keyring import Keyring
+from .memo import MEMO
+from .rekey import store_key
 
 LOST = (
     "the encryption sessions: people have to write first again, and get to see another safety code",
@@ -36,7 +39,7 @@ async def damage(paths: LocalPaths, keyring: Keyring, env: Mapping[str, str]) ->
     try:
         source = key_source(paths.state)
         try:
-            key = await obtain_store_key(paths.state, paths.key_file, paths.store, keyring=keyring, env=env)
+            key = await store_key(paths, keyring=keyring, env=env)
         except StoreKeyError as error:
             if source in ELSEWHERE:
                 raise NotPossible(
@@ -63,7 +66,7 @@ def move_aside(paths: LocalPaths) -> Path:
             if path.exists():
                 path.rename(folder / path.name)
         for directory in (folder, paths.state):
-            _sync(directory)
+            sync_directory(directory)
     except OSError as error:
         raise StoreUnavailable(
             f"The store in {paths.state} cannot be moved: {error.strerror}",
@@ -99,11 +102,3 @@ def _make(state: Path, name: str) -> Path:
             continue
         return folder
     raise FileExistsError(17, "File exists")
-
-
-def _sync(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -1,104 +1,98 @@
 """Where secrets live: the store's key and the agents' tokens.
 
 The store key is looked for in systemd's credentials, then the OS keyring, then `store.key` (0600). `store.json`
-beside the store remembers which one it was and a check value of the key, so that a wrong key is told apart from a
-damaged file and a new key is never made for a store that exists. Tokens are never written to a file of ours:
-credentials, keyring, environment, or memory.
+(`memo`) remembers which one it was. Tokens are never written to a file of ours: credentials, environment, keyring, or
+memory.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import hashlib
-import json
-import logging
 import secrets
-import sys
-import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
-from pacerelled.errors import StoreCorrupt, StoreKeyError, StoreUnavailable
-from pacerelled.files import make_private, write_private
+from pacerelled.errors import StoreKeyError
+from pacerelled.files import make_private
 
-log = logging.getLogger(__name__)
+from .keyring import Keyring
+from .memo import KeyNote, Memo, read_memo, write, write_memo
 
 KEY_BYTES = 32
-MEMO = "store.json"
 CREDENTIAL = "pacerelled-store-key"
 TOKEN_CREDENTIAL = "pacerelled-token-"
-SERVICE = "pacerelled"
-KEYRING_TIMEOUT = 5.0  # seconds; a locked keyring may show a prompt nobody sees
+
+TokenSource = Literal["credential", "environment", "keyring", "host", "given"]
+"""Where an agent's token came from: `host`, its settings; `given`, by a person, and kept in memory only."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreKey:
     """A key and where it came from. `new`: made now, the store does not exist yet."""
 
-    raw: bytes
+    raw: bytes = field(repr=False)
     source: str  # "credential" | "keyring" | "file"
     new: bool = False
 
-    def __repr__(self) -> str:
-        return f"StoreKey(source={self.source!r}, new={self.new})"
+
+class Places:
+    """Where the key of one store can be. Each place that we write to has a second for the key that is to follow."""
+
+    def __init__(self, key_file: Path, keyring: Keyring, env: Mapping[str, str]) -> None:
+        self.key_file = key_file
+        self.next_file = key_file.with_name(f"{key_file.name}.next")
+        self.entry = entry_of(key_file.parent)
+        self.next_entry = f"{self.entry}:next"
+        self.keyring = keyring
+        directory = env.get("CREDENTIALS_DIRECTORY")
+        self._credential = Path(directory) / CREDENTIAL if directory else None
+
+    async def find(self, source: str, *, following: bool = False) -> bytes | None:
+        """The key there. Raises StoreKeyError: there is something that cannot be read or is no key."""
+        if source == "credential" and self._credential is not None and self._credential.is_file():
+            return decoded(_read(self._credential), str(self._credential))
+        if source == "keyring":
+            text = await self.keyring.get(self.next_entry if following else self.entry)
+            return decoded(text.encode(), "the OS keyring") if text else None
+        path = self.next_file if following else self.key_file
+        if source == "file" and path.exists():
+            raw = decoded(_read(path), str(path))
+            make_private(path)
+            return raw
+        return None
+
+    async def put(self, raw: bytes, *, following: bool = False) -> str:
+        """Keeps a key in the keyring or, if that does not take it, in the file. Raises StoreUnavailable."""
+        if await self.put_in_keyring(raw, following=following):
+            return "keyring"
+        self.put_in_file(raw, following=following)
+        return "file"
+
+    async def put_in_keyring(self, raw: bytes, *, following: bool = False) -> bool:
+        return await self.keyring.set(self.next_entry if following else self.entry, encoded(raw))
+
+    def put_in_file(self, raw: bytes, *, following: bool = False) -> None:
+        write(self.next_file if following else self.key_file, encoded(raw).encode() + b"\n")
+
+    async def remove(self, source: str, *, following: bool = False) -> None:
+        if source == "keyring":
+            await self.keyring.delete(self.next_entry if following else self.entry)
+        elif source == "file":
+            (self.next_file if following else self.key_file).unlink(missing_ok=True)
+
+    def describe(self, source: str) -> str:
+        return {
+            "credential": f"the credential {CREDENTIAL}",
+            "keyring": "the OS keyring",
+            "file": str(self.key_file),
+        }.get(source, "its place")
 
 
-class Keyring:
-    """The OS keyring behind a thread and a timeout: absent, locked and hanging all mean None here."""
-
-    def __init__(self, enabled: bool, env: Mapping[str, str]) -> None:
-        # Without a session bus there is no Secret Service, and looking for one can hang.
-        self.enabled = enabled and (sys.platform == "darwin" or bool(env.get("DBUS_SESSION_BUS_ADDRESS")))
-
-    async def get(self, name: str) -> str | None:
-        value = await self._call(lambda keyring: keyring.get_password(SERVICE, name))
-        return value if isinstance(value, str) else None
-
-    async def set(self, name: str, value: str) -> bool:
-        def save(keyring: Any) -> bool:
-            keyring.set_password(SERVICE, name, value)
-            return bool(keyring.get_password(SERVICE, name) == value)
-
-        return bool(await self._call(save))
-
-    async def delete(self, name: str) -> None:
-        await self._call(lambda keyring: keyring.delete_password(SERVICE, name))
-
-    async def _call(self, fn: Callable[[Any], object]) -> object | None:
-        if not self.enabled:
-            return None
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[object | None] = loop.create_future()
-
-        def deliver(value: object | None) -> None:
-            if not done.done():
-                done.set_result(value)
-
-        def work() -> None:
-            value: object | None = None
-            try:
-                import keyring
-
-                if getattr(keyring.get_keyring(), "priority", 0) > 0:
-                    value = fn(keyring)
-            except Exception as error:
-                log.warning("The OS keyring refused: %s", type(error).__name__)
-            try:
-                loop.call_soon_threadsafe(deliver, value)
-            except RuntimeError:  # the loop has ended meanwhile
-                return
-
-        # A daemon thread: one that hangs in the keyring must not keep the process alive.
-        threading.Thread(target=work, name="keyring", daemon=True).start()
-        try:
-            return await asyncio.wait_for(done, KEYRING_TIMEOUT)
-        except TimeoutError:
-            log.warning("The OS keyring did not answer within %.0f s; it is not used", KEYRING_TIMEOUT)
-            self.enabled = False
-            return None
+def entry_of(state: Path) -> str:
+    """The keyring's name for the key of the store in this folder."""
+    return f"store-key:{state}"
 
 
 async def obtain_store_key(
@@ -109,35 +103,35 @@ async def obtain_store_key(
     Raises StoreKeyError (key missing, unreadable, or not the store's), StoreCorrupt (`store.json` unreadable) and
     StoreUnavailable (a new key cannot be written).
     """
-    memo = _read_memo(state)
+    memo = read_memo(state)
+    places = Places(key_file, keyring, env)
     if memo is None and not store.exists():
-        key = await _find(key_file, keyring, env) or await _make(key_file, keyring)
-        _write_memo(state, key, created=False)
+        key = await _find_any(places)
+        if key is None:
+            raw = secrets.token_bytes(KEY_BYTES)
+            key = StoreKey(raw, await places.put(raw))
+        write_memo(state, Memo(KeyNote.of(key.raw, key.source), created=False))
         return StoreKey(key.raw, key.source, new=True)
-    found = await _find(key_file, keyring, env, source=memo["key_source"] if memo else None)
-    if found is None:
-        where = {
-            "credential": f"the credential {CREDENTIAL}",
-            "keyring": "the OS keyring",
-            "file": str(key_file),
-        }
-        place = where.get(memo["key_source"], "its place") if memo else "any of its places"
+    if memo is None:
+        key = await _find_any(places)
+        if key is None:
+            raise _missing(store, "any of its places", keyring)
+        return key
+    raw_or_none = await places.find(memo.key.source)
+    if raw_or_none is None:
+        raise _missing(store, places.describe(memo.key.source), keyring if memo.key.source == "keyring" else None)
+    if not memo.key.fits(raw_or_none):
         raise StoreKeyError(
-            f"The key of the store {store} is not in {place}",
-            hint="Unlock the keyring, or put the key back from your backup. A new key would not open this store.",
-        )
-    if memo and _check_value(found.raw, memo["store_id"]) != memo["key_check"]:
-        raise StoreKeyError(
-            f"The key in {found.source} is not the key of the store {store}",
+            f"The key in {places.describe(memo.key.source)} is not the key of the store {store}",
             hint="store.db, store.json and store.key belong together: restore them together. Nothing was changed.",
         )
-    return StoreKey(found.raw, found.source, new=memo is not None and not memo.get("created"))
+    return StoreKey(raw_or_none, memo.key.source, new=not memo.created)
 
 
 def key_source(state: Path) -> str | None:
     """Where the key of the store in `state` is kept; None if that is not noted. Raises StoreCorrupt."""
-    memo = _read_memo(state)
-    return memo["key_source"] if memo else None
+    memo = read_memo(state)
+    return memo.key.source if memo else None
 
 
 def store_created(state: Path, key: StoreKey) -> None:
@@ -145,48 +139,48 @@ def store_created(state: Path, key: StoreKey) -> None:
 
     A lost `store.json` is made again. Raises StoreUnavailable.
     """
-    memo = _read_memo(state)
-    if memo is None or not memo.get("created"):
-        _write_memo(state, key, created=True)
+    memo = read_memo(state)
+    if memo is None or not memo.created:
+        write_memo(state, Memo(KeyNote.of(key.raw, key.source), created=True))
 
 
-async def token_from_outside(agent_id: str, *, keyring: Keyring, env: Mapping[str, str]) -> str | None:
-    """An agent's token from systemd's credentials, the environment or the keyring.
+async def token_from_outside(
+    agent_id: str, *, keyring: Keyring, env: Mapping[str, str]
+) -> tuple[str, TokenSource] | None:
+    """An agent's token from systemd's credentials, the environment or the keyring, and from which.
 
-    Raises StoreKeyError: the credential is there but cannot be read.
+    A locked keyring is left alone. Raises StoreKeyError: the credential is there but cannot be read.
     """
     if directory := env.get("CREDENTIALS_DIRECTORY"):
         path = Path(directory) / f"{TOKEN_CREDENTIAL}{agent_id}"
-        if path.is_file():
-            return _read(path).decode("utf-8", "replace").strip() or None
+        if path.is_file() and (token := _read(path).decode("utf-8", "replace").strip()):
+            return token, "credential"
     if env.get("PACERELLE_AGENT_TOKEN") and env.get("PACERELLE_AGENT_ID") == agent_id:
-        return env["PACERELLE_AGENT_TOKEN"]
-    return await keyring.get(f"token:{agent_id}")
+        return env["PACERELLE_AGENT_TOKEN"], "environment"
+    kept = await keyring.get(token_entry(agent_id), prompt=False)
+    return (kept, "keyring") if kept else None
 
 
-async def _find(
-    key_file: Path, keyring: Keyring, env: Mapping[str, str], *, source: str | None = None
-) -> StoreKey | None:
-    if source in (None, "credential") and (directory := env.get("CREDENTIALS_DIRECTORY")):
-        path = Path(directory) / CREDENTIAL
-        if path.is_file():
-            return StoreKey(_decoded(_read(path), str(path)), "credential")
-    if source in (None, "keyring") and (text := await keyring.get(f"store-key:{key_file.parent}")):
-        return StoreKey(_decoded(text.encode(), "the OS keyring"), "keyring")
-    if source in (None, "file") and key_file.exists():
-        key = StoreKey(_decoded(_read(key_file), str(key_file)), "file")
-        make_private(key_file)
-        return key
+def token_entry(agent_id: str) -> str:
+    """The keyring's name for an agent's token."""
+    return f"token:{agent_id}"
+
+
+async def _find_any(places: Places) -> StoreKey | None:
+    for source in ("credential", "keyring", "file"):
+        if (raw := await places.find(source)) is not None:
+            return StoreKey(raw, source)
     return None
 
 
-async def _make(key_file: Path, keyring: Keyring) -> StoreKey:
-    raw = secrets.token_bytes(KEY_BYTES)
-    text = base64.b64encode(raw)
-    if await keyring.set(f"store-key:{key_file.parent}", text.decode()):
-        return StoreKey(raw, "keyring")
-    _write(key_file, text + b"\n")
-    return StoreKey(raw, "file")
+def _missing(store: Path, where: str, keyring: Keyring | None) -> StoreKeyError:
+    """`keyring`, if its state can be the reason."""
+    state = f": {keyring}" if keyring is not None and keyring.state != "ready" else ""
+    remedy = keyring.hint if state and keyring is not None else ""
+    return StoreKeyError(
+        f"The key of the store {store} is not in {where}{state}",
+        hint=f"{remedy or 'Put the key back from your backup.'} A new key would not open this store.",
+    )
 
 
 def _read(path: Path) -> bytes:
@@ -196,7 +190,13 @@ def _read(path: Path) -> bytes:
         raise StoreKeyError(f"{path} cannot be read: {error.strerror}", hint="Mend its permissions.") from error
 
 
-def _decoded(text: bytes, where: str) -> bytes:
+def encoded(raw: bytes) -> str:
+    """A key as it is written where keys are kept."""
+    return base64.b64encode(raw).decode()
+
+
+def decoded(text: bytes, where: str) -> bytes:
+    """Raises StoreKeyError."""
     try:
         raw = base64.b64decode(text.strip(), validate=True)
     except ValueError:
@@ -207,48 +207,3 @@ def _decoded(text: bytes, where: str) -> bytes:
             hint="Restore it from your backup. Nothing was changed.",
         )
     return raw
-
-
-def _check_value(key: bytes, store_id: str) -> str:
-    """Tells a wrong key from a damaged store; says nothing about a random 256-bit key."""
-    return hashlib.sha256(b"pacerelled store key check\0" + store_id.encode() + b"\0" + key).hexdigest()[:32]
-
-
-def _read_memo(state: Path) -> dict[str, Any] | None:
-    path = state / MEMO
-    try:
-        text = path.read_bytes()
-        memo = json.loads(text)
-        if not all(isinstance(memo[k], str) for k in ("store_id", "key_source", "key_check")):
-            raise ValueError(MEMO)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StoreCorrupt(
-            f"{path} is damaged or cannot be read",
-            hint="Restore it from a backup together with store.db and store.key. Nothing was changed.",
-        ) from error
-    make_private(path)
-    result: dict[str, Any] = memo
-    return result
-
-
-def _write_memo(state: Path, key: StoreKey, *, created: bool) -> None:
-    store_id = secrets.token_hex(16)
-    memo = {
-        "version": 1,
-        "store_id": store_id,
-        "key_source": key.source,
-        "key_check": _check_value(key.raw, store_id),
-        "created": created,
-    }
-    _write(state / MEMO, json.dumps(memo).encode() + b"\n")
-
-
-def _write(path: Path, data: bytes) -> None:
-    try:
-        write_private(path, data)
-    except OSError as error:
-        raise StoreUnavailable(
-            f"{path} cannot be written: {error.strerror}", hint="Free some disk space, or make its folder writable."
-        ) from error

@@ -201,7 +201,7 @@ class Store:
         try:
             self._conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         except DatabaseError as error:
-            raise _mapped(error) from error
+            raise mapped(error) from error
 
     def _transaction(self, fn: Callable[[Tx], T]) -> T:
         tx = Tx(self._conn, self._clock.day)
@@ -222,10 +222,10 @@ class Store:
                 except Exception as failure:
                     log.error("Taking back what was in memory failed: %s", place_of(failure))
             if isinstance(error, DatabaseError):
-                mapped = _mapped(error)
-                if isinstance(mapped, StoreUnavailable):
-                    self.problem = mapped
-                raise mapped from error
+                failed = mapped(error)
+                if isinstance(failed, StoreUnavailable):
+                    self.problem = failed
+                raise failed from error
             if isinstance(error, UnicodeEncodeError):
                 raise InvalidArgument(
                     "There is half of a surrogate pair in what was given, which nobody can read",
@@ -262,7 +262,7 @@ def _open(path: Path, key: bytes, new: bool) -> tuple[Connection, StoreClock]:
     except BaseException as error:
         conn.close()
         if isinstance(error, DatabaseError):
-            raise _mapped(error) from error
+            raise mapped(error) from error
         raise
     return conn, StoreClock(saved and tuple(saved))
 
@@ -315,7 +315,7 @@ def _check(path: Path, key: bytes, also: Callable[[Tx], object]) -> None:
                 f"The store {path} does not open with this key (wrong key, or its first page is damaged)",
                 hint=RESTORE_HINT,
             ) from error
-        raise _mapped(error) from error
+        raise mapped(error) from error
     finally:
         conn.close()
         if index_wanted:
@@ -326,7 +326,7 @@ def _beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
-def _mapped(error: Exception) -> StoreError:
+def mapped(error: Exception) -> StoreError:
     """The one seam at which the driver's errors become ours."""
     text = str(error)
     if "disk is full" in text or "disk I/O" in text or "readonly" in text or "unable to open" in text:
