@@ -28,6 +28,7 @@ _STOP_POLL = 0.05
 def stop(cli: Cli) -> None:
     """Stop the daemon, and wait until it has ended. Hosts stay attached to nothing until it runs again."""
     daemon = cli.daemon
+    owner = daemon.owner()
     try:
         _, body = daemon.call("POST", "/v1/stop", body={})
     except NotRunning:
@@ -37,7 +38,7 @@ def stop(cli: Cli) -> None:
     except Refused as refusal:
         pid = _signal(daemon, refusal)
     else:
-        pid = body.get("pid", daemon.owner())
+        pid = body.get("pid", owner)
     if pid is not None:
         until = time.monotonic() + _STOP_WAIT
         while daemon.owner() == pid:

@@ -89,19 +89,21 @@ class Files:
         on_progress: OnProgress | None = None,
     ) -> SavedFile:
         call = identify(session.id if session else None, call_id, None, "save", message_id, attachment_id, directory)
-        if saved := await self._store.run(lambda tx: earlier(tx, self._agent_id, call)):
-            return SavedFile(**saved)
+        mark = await self._store.run(lambda tx: earlier(tx, self._agent_id, call))
         file = await self._find(message_id, attachment_id)
         target = await in_thread(self._folders.target, directory)
         try:
             await in_thread(target.open)
-            await self._fetch(file, target.write, on_progress)
-            path = await in_thread(target.keep, file["name"])
+            path = await in_thread(target.kept, mark) if mark else None
+            if path is None:
+                await self._fetch(file, target.write, on_progress)
+                mark = await in_thread(target.mark)
+                # Before the file can be seen: whoever repeats the call is told of this one, wherever we are killed.
+                await self._store.run(lambda tx: remember(tx, self._agent_id, call, mark))
+                path = await in_thread(target.keep, file["name"])
         finally:
             await in_thread(target.close)
-        result = SavedFile(str(path), file["name"], file["mime"], file["size"])
-        await self._store.run(lambda tx: remember(tx, self._agent_id, call, result.as_dict()))
-        return result
+        return SavedFile(str(path), file["name"], file["mime"], file["size"])
 
     @asynccontextmanager
     async def attachment(self, message_id: str, attachment_id: str) -> AsyncIterator[FetchedFile]:

@@ -214,6 +214,22 @@ class Target:
                 return self._place.path / numbered(name, number)
         raise NotPossible(f"{self._place.path} has {MAX_COPIES} files of this name", hint="Move some of them away.")
 
+    def mark(self) -> list[int]:
+        """What tells the file, now that all is written, from all others, whatever name it gets. Raises NotPossible."""
+        assert self._fd is not None
+        with _writable(self._place):
+            return _mark(os.fstat(self._fd))
+
+    def kept(self, mark: list[int]) -> Path | None:
+        """The file with this mark, if it was kept in this folder. Raises NotPossible."""
+        assert self._folder is not None
+        with _writable(self._place), os.scandir(self._folder) as entries:
+            for entry in entries:
+                same = entry.inode() == mark[1] and _mark(entry.stat(follow_symlinks=False)) == mark
+                if same and not _PART.fullmatch(entry.name):
+                    return self._place.path / entry.name
+        return None
+
     def close(self) -> None:
         if self._fd is not None and self._root is not None:
             with suppress(OSError):
@@ -237,6 +253,10 @@ class Target:
             # A name of our own that nobody has, then the file in its place.
             os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=self._folder))
             os.replace(self._part, name, src_dir_fd=self._root, dst_dir_fd=self._folder)
+
+
+def _mark(found: os.stat_result) -> list[int]:
+    return [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns]
 
 
 def _walk(root: Path, parts: tuple[str, ...], state: Path, argument: str) -> int:
