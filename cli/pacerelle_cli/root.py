@@ -26,6 +26,7 @@ COMMANDS: Final = {
     "save": ("pacerelle_cli.save:save", "Save a request's attachments to a folder."),
     "host": ("pacerelle_cli.hosts:host", "Put Pacerelle into a host's settings, and try it there."),
     "hosts": ("pacerelle_cli.status:hosts", "MCP hosts that are attached now."),
+    "token": ("pacerelle_cli.tokens:token", "Who is let in over HTTP: create, list, revoke."),
     "devices": ("pacerelle_cli.devices:devices", "People's devices: compare codes, trust, block."),
     "allow": ("pacerelle_cli.allow:allow", "Whose messages an agent takes."),
     "quarantine": ("pacerelle_cli.quarantine:quarantine", "Inbound messages that could not be accepted."),

@@ -37,6 +37,7 @@ def status(ctx: click.Context) -> None:
             agents_table(body["agents"])
         click.echo()
         _hosts_table(body.get("hosts", []))
+        _http(body.get("http", {}))
     _say_which_is_older(body.get("version"))
     ctx.exit(exit_code(body))
 
@@ -107,6 +108,14 @@ def _say_which_is_older(version: object) -> None:
             "pacerelle stop  (the next call of a host starts the new one)",
         )
     click.echo(f"Not all may be shown: {what}. Upgrade it: {do}", err=True)
+
+
+def _http(http: dict[str, Any]) -> None:
+    """Where MCP over HTTP is, if it is on."""
+    if http.get("url"):
+        click.echo(f"\nMCP over HTTP: {escape(http['url'])}")
+    if http.get("warning"):
+        click.echo(click.style("Warning: ", fg="yellow") + escape(http["warning"]))
 
 
 def _hosts_table(hosts: list[dict[str, Any]]) -> None:

@@ -25,6 +25,7 @@ from .answers import answer, answer_error
 from .decisions import DecisionCalls
 from .fields import MAX_JSON, file_pieces, json_fields, query_fields
 from .sockets import peer_uid
+from .tokens import TokenCalls
 
 log = logging.getLogger(__name__)
 
@@ -102,6 +103,7 @@ class ControlServer:
             web.post(f"{agent}/replies/{{message_id}}/drop", self._drop),
             web.post(f"{agent}/replies/{{message_id}}/widget", self._update_widget),
             *DecisionCalls(self._agent).routes(agent),
+            *TokenCalls(self._hub).routes(),
         ]
 
     # The daemon

@@ -44,6 +44,13 @@ class Fields:
             raise _wrong(name, "is required and must not be empty")
         return value
 
+    def texts(self, name: str) -> list[str]:
+        """A list of strings, empty without one."""
+        value = self._values.pop(name, [])
+        if isinstance(value, list) and all(isinstance(each, str) and each for each in value):
+            return value
+        raise _wrong(name, "must be a list of strings")
+
     def text_or_object(self, name: str) -> str | dict[str, Any] | None:
         value = self._values.pop(name, None)
         if value is None or isinstance(value, str | dict):
