@@ -1,4 +1,4 @@
-"""`pacerelle inbox`, `history` and `done`."""
+"""`pacerelle inbox`, `history`, `done` and `release`."""
 
 from __future__ import annotations
 
@@ -70,6 +70,21 @@ def done(cli: Cli, message_id: str, note: str | None, agent_id: str) -> None:
         show.as_json({"request": body})
     else:
         click.echo(f"{escape(message_id)} is processed.")
+
+
+@command("release", example="pacerelle release MESSAGE_ID")
+@click.argument("message_id")
+@agent_option
+@json_option
+@pass_cli
+def release(cli: Cli, message_id: str, agent_id: str) -> None:
+    """Take a request away from the host that holds it: the next one that waits gets it."""
+    path = f"/v1/agents/{part(agent_id)}/inbox/{part(message_id)}/release"
+    _, body = cli.daemon.call("POST", path, body={})
+    if cli.json:
+        show.as_json({"request": body})
+    else:
+        click.echo(f"{escape(message_id)} is free: the next host that waits gets it.")
 
 
 def _show_request(row: dict[str, Any]) -> None:

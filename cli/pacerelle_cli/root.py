@@ -23,6 +23,7 @@ COMMANDS: Final = {
     "send": ("pacerelle_cli.send:send", "Send a message, a file or a widget."),
     "outbox": ("pacerelle_cli.outbox:outbox", "Replies that are not through: list, retry, drop."),
     "done": ("pacerelle_cli.messages:done", "Mark a request processed."),
+    "release": ("pacerelle_cli.messages:release", "Take a request away from the host that holds it."),
     "save": ("pacerelle_cli.save:save", "Save a request's attachments to a folder."),
     "host": ("pacerelle_cli.hosts:host", "Put Pacerelle into a host's settings, and try it there."),
     "hosts": ("pacerelle_cli.status:hosts", "MCP hosts that are attached now."),

@@ -20,7 +20,7 @@ from typing import Any
 import aiohttp
 
 from pacerelled import errors
-from pacerelled.agent.model import Attachment, Claim, FetchedFile, Reply, Request, Session
+from pacerelled.agent.model import Attachment, Claim, FetchedFile, HistoryPage, Reply, Request, Session
 from pacerelled.servers.control import ControlServer
 from pacerelled.servers.sockets import bind_unix
 
@@ -173,12 +173,18 @@ class AgentDouble:
         found = [r for r in found if before is None or r.seq < before]
         return found[-limit:], len(found) > limit
 
-    async def history(self, *, conversation_id: str | None, limit: int) -> dict[str, Any]:
+    async def release(self, message_id: str) -> Request:
+        for index, found in enumerate(self.requests):
+            if found.message_id == message_id:
+                self.requests[index] = replace(found, claim=None)
+                return self.requests[index]
+        raise errors.UnknownMessage(f"no request {message_id}", hint="See: pacerelle inbox --all")
+
+    async def history(self, *, conversation_id: str | None, limit: int, before: str | None) -> HistoryPage:
         mine = [r for r in self.requests if conversation_id in (None, r.conversation_id)]
-        return {
-            "requests": [r.as_dict() for r in mine[-limit:]],
-            "replies": [r.as_dict() for r in self.sent[-limit:]],
-        }
+        mine = [r for r in mine if before is None or r.seq < int(before)]
+        shown = tuple(mine[-limit:])
+        return HistoryPage(shown, tuple(self.sent[-limit:]), str(shown[0].seq) if len(mine) > limit else None)
 
     async def replies(self, *, state: str | None, limit: int) -> list[Reply]:
         wanted = ("queued", "sending", "uncertain", "failed") if state == "open" else (state,)

@@ -246,7 +246,7 @@ async def test_a_repeated_call_sees_its_requests_as_new_again(
     assert [r.delivery for r in found.messages] == ["again"]
 
 
-async def test_somebody_else_s_request_cannot_be_marked_while_its_holder_is_there(
+async def test_somebody_else_s_request_cannot_be_marked_while_it_is_held(
     core: Core, agent: Agent, human: Human, relay: ScriptedRelay
 ) -> None:
     holder, other = core.session("holder", pid=os.getpid()), core.session("other")
@@ -254,11 +254,14 @@ async def test_somebody_else_s_request_cannot_be_marked_while_its_holder_is_ther
     await take(agent, holder)
     with pytest.raises(NotPossible) as refused:
         await agent.mark_processed(other, "a")
+    assert refused.value.code == "claimed"
     assert "holder" in refused.value.message
     person = Session("control", "control")
     assert (await agent.mark_processed(person, "b")).processed_at is not None
-    core.hub.close_session(holder)
-    assert (await agent.mark_processed(other, "a")).processed_at is not None
+    core.hub.close_session(holder)  # away, and may come back
+    with pytest.raises(NotPossible, match="not connected now"):
+        await agent.mark_processed(other, "a")
+    assert (await agent.mark_processed(other, "a", take_over=True)).processed_at is not None
 
 
 async def test_a_session_whose_process_is_gone_loses_its_claims_at_once(
@@ -365,10 +368,10 @@ async def test_checkpoints_belong_to_a_request(core: Core, agent: Agent, human: 
     for summary in ("half", "nearly"):
         saved = await agent.save_checkpoint(session, source_message_id="a", summary=summary, next_action="go on")
     assert (saved.summary, saved.conversation_id, saved.host_session_label) == ("nearly", "c1", "host")
-    assert await agent.checkpoints() == [saved]
-    assert await agent.checkpoints(conversation_id="c2") == []
+    assert (await agent.checkpoints()).checkpoints == (saved,)
+    assert (await agent.checkpoints(conversation_id="c2")).checkpoints == ()
     await agent.save_checkpoint(session, source_message_id="a", summary="all", next_action="-", status="completed")
-    assert await agent.checkpoints() == []
-    assert [c.status for c in await agent.checkpoints(include_completed=True)] == ["completed"]
+    assert (await agent.checkpoints()).checkpoints == ()
+    assert [c.status for c in (await agent.checkpoints(include_completed=True)).checkpoints] == ["completed"]
     with pytest.raises(UnknownMessage):
         await agent.save_checkpoint(session, source_message_id="zzz", summary="x", next_action="y")

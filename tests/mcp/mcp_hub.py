@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Any
 
-from pacerelled.agent.model import Checkpoint, OnProgress, Reply, Request, SavedFile, Session, WaitResult
+from pacerelled.agent.model import (
+    Checkpoint,
+    CheckpointPage,
+    Fits,
+    HistoryPage,
+    OnProgress,
+    Reply,
+    Request,
+    SavedFile,
+    Session,
+    WaitResult,
+)
 from pacerelled.errors import AgentExists, NoAgent, NotPossible, UnknownAgent, UnknownMessage
 
 AT = "2030-01-01T00:00:00Z"
@@ -80,6 +92,8 @@ class AgentDouble:
         limit: int = 10,
         after: int | None = None,
         include_claimed: bool = False,
+        release: Sequence[str] = (),
+        fits: Fits,
         call_id: str | None = None,
     ) -> WaitResult:
         self._check(
@@ -89,6 +103,7 @@ class AgentDouble:
             limit=limit,
             after=after,
             include_claimed=include_claimed,
+            release=release,
             call_id=call_id,
         )
         session.waiting += 1
@@ -104,10 +119,11 @@ class AgentDouble:
         finally:
             session.waiting -= 1
         found = self._claim(session)
-        for request in found[:limit]:
+        shown = list(takewhile(fits, found[:limit]))
+        for request in shown:
             self.claims[request.message_id] = session
-        cursor = found[min(limit, len(found)) - 1].cursor if found else None
-        return WaitResult(tuple(found[:limit]), cursor, len(found) > limit, "connected")
+        cursor = shown[-1].cursor if shown else None
+        return WaitResult(tuple(shown), cursor, len(found) > len(shown), "connected")
 
     async def send_message(self, session: Session, *, call_id: str | None = None, **arguments: Any) -> Reply:
         self._check("send_message", call_id=call_id, **arguments)
@@ -167,11 +183,13 @@ class AgentDouble:
             self._first[key] = reply
         return self._first[key]
 
-    async def mark_processed(self, session: Session, message_id: str, *, note: str | None = None) -> Request:
+    async def mark_processed(
+        self, session: Session, message_id: str, *, note: str | None = None, take_over: bool = False
+    ) -> Request:
         self._check("mark_processed", message_id=message_id, note=note)
         for request in self.requests:
             if request.message_id == message_id:
-                if self.claims.get(message_id, session).id != session.id:
+                if self.claims.get(message_id, session).id != session.id and not take_over:
                     raise NotPossible("another session works on this request", hint="Leave it to that one.")
                 self.processed.add(message_id)
                 self.claims.pop(message_id, None)
@@ -179,23 +197,38 @@ class AgentDouble:
                 return Request(**{**fields, "processed_at": AT, "note": note})
         raise UnknownMessage(f"there is no request {message_id}", hint="Take the message_id of a request.")
 
-    async def history(self, *, conversation_id: str | None = None, limit: int = 50) -> dict[str, Any]:
-        self._check("history", conversation_id=conversation_id, limit=limit)
-        return {
-            "requests": [r.as_dict() for r in self.requests][-limit:],
-            "replies": [r.as_dict() for r in self.replies_][-limit:],
-        }
+    async def history(
+        self, *, session: Session, conversation_id: str | None, limit: int, before: str | None, fits: Fits
+    ) -> HistoryPage:
+        self._check("history", conversation_id=conversation_id, limit=limit, before=before)
+        found = [tuple(takewhile(fits, rows[::-1][:limit]))[::-1] for rows in (self.requests, self.replies_)]
+        return HistoryPage(found[0], found[1], "1.1" if len(found[0]) < len(self.requests) else None)
+
+    async def pending(self, *, session: Session, fits: Fits) -> tuple[list[Request], bool]:
+        found = [r for r in self.requests if r.message_id not in self.processed]
+        shown = list(takewhile(fits, found))
+        return shown, len(shown) < len(found)
+
+    async def message(self, message_id: str) -> Request | Reply:
+        for each in (*self.requests, *self.replies_):
+            if each.message_id == message_id:
+                return each
+        raise UnknownMessage(f"there is no message {message_id}", hint="Take a message_id of get_history.")
 
     async def save_checkpoint(self, session: Session, *, call_id: str, **arguments: Any) -> Checkpoint:
         self._check("save_checkpoint", **arguments)
-        self.checkpoints_.append(Checkpoint(conversation_id="c1", updated_at=AT, **arguments))
+        del arguments["take_over"]
+        seq = len(self.checkpoints_) + 1
+        self.checkpoints_.append(Checkpoint(seq=seq, conversation_id="c1", updated_at=AT, **arguments))
         return self.checkpoints_[-1]
 
     async def checkpoints(
-        self, *, conversation_id: str | None = None, include_completed: bool = False
-    ) -> list[Checkpoint]:
+        self, *, conversation_id: str | None, include_completed: bool, limit: int, after: int | None, fits: Fits
+    ) -> CheckpointPage:
         self._check("checkpoints", conversation_id=conversation_id, include_completed=include_completed)
-        return [c for c in self.checkpoints_ if include_completed or c.status == "active"]
+        found = [c for c in self.checkpoints_ if (include_completed or c.status == "active") and c.seq > (after or 0)]
+        shown = list(takewhile(fits, found[:limit]))
+        return CheckpointPage(tuple(shown), str(shown[-1].seq) if shown else None, len(shown) < len(found))
 
     async def current_conversation(self) -> dict[str, Any] | None:
         self._check("current_conversation")

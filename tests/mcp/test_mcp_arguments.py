@@ -16,6 +16,7 @@ def test_defaults_are_filled_in_and_null_counts_as_left_out() -> None:
         "limit": 10,
         "afterCursor": None,
         "includeClaimed": False,
+        "release": None,
     }
     assert check(TOOLS["wait_for_messages"], {}) == expected
     assert check(TOOLS["wait_for_messages"], dict.fromkeys(expected)) == expected
@@ -26,6 +27,7 @@ def test_defaults_are_filled_in_and_null_counts_as_left_out() -> None:
         "nextAction": "n",
         "hostSessionLabel": None,
         "status": "active",
+        "takeOver": False,
     }
 
 

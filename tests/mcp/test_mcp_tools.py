@@ -30,6 +30,7 @@ NAMES = [
     "update_widget",
     "mark_processed",
     "get_history",
+    "read_message",
     "save_checkpoint",
     "get_checkpoints",
     "send_file",
@@ -71,16 +72,21 @@ async def test_a_host_sees_the_tools_the_prompt_and_the_resources(daemon: Daemon
         listed = (await host.list_tools()).tools
         prompts = (await host.list_prompts()).prompts
         resources = (await host.list_resources()).resources
-        assert (await host.list_resource_templates()).resource_templates == []
+        (template,) = (await host.list_resource_templates()).resource_templates
     assert [tool.name for tool in listed] == NAMES
     assert [prompt.name for prompt in prompts] == ["start_pacerelle"]
-    assert [str(resource.uri) for resource in resources] == ["conversation://current", "widget://pending"]
+    assert [str(resource.uri) for resource in resources] == [
+        "conversation://current",
+        "widget://pending",
+        "inbox://pending",
+    ]
+    assert template.uri_template == "message://{message_id}{?start}"
     for tool in listed:
         assert tool.title
         assert tool.description
         assert tool.annotations is not None
         assert tool.annotations.destructive_hint is False
-        assert tool.annotations.read_only_hint is (tool.name.startswith("get_"))
+        assert tool.annotations.read_only_hint is (tool.name.startswith(("get_", "read_")))
         assert tool.annotations.open_world_hint is tool.name.startswith(("send_", "update_"))
         assert tool.annotations.idempotent_hint is not (tool.name.startswith("send_") or tool.name == "save_attachment")
         assert tool.output_schema is not None
@@ -154,7 +160,7 @@ async def test_a_request_is_taken_answered_and_marked(daemon: Daemon, era: str) 
     named = dict(daemon.agent.calls)
     assert named["send_message"]["source_message_id"] == "m1"
     assert named["send_widget"]["widget"] == '{"kind": "confirm"}'
-    assert named["history"] == {"conversation_id": None, "limit": 5}
+    assert named["history"] == {"conversation_id": None, "limit": 5, "before": None}
 
 
 @both_eras

@@ -149,14 +149,14 @@ async def test_a_checkpoint_that_is_saved_again_by_the_same_call_stays_as_it_was
     session = scene.session
     await scene.restart()
     assert await save("half", "1", session) == first
-    assert await scene.agent.checkpoints() == [newer]
+    assert (await scene.agent.checkpoints()).checkpoints == (newer,)
     assert len(await scene.events("checkpoint.saved")) == 2
     await save("more", "1", session)  # another call of a host that uses ids again
     await save("more", None, session)
     assert (await save("more", None, session)).summary == "more"
     assert len(await scene.events("checkpoint.saved")) == 5
     await save("theirs", "1", scene.core.session())
-    assert (await scene.agent.checkpoints())[0].summary == "theirs"
+    assert (await scene.agent.checkpoints()).checkpoints[0].summary == "theirs"
 
 
 async def test_a_reply_is_sent_again_once_a_call(scene: Scene) -> None:

@@ -137,7 +137,7 @@ async def test_a_request_says_which_widget_it_answers(scene: Scene) -> None:
     assert pending.as_dict()["widget"] == expected
     assert "widget" not in pending.as_dict()["widget_response"]
     await scene.restart()
-    history = await scene.agent.history()
+    history = (await scene.agent.history()).as_dict()
     assert [r.get("widget") for r in history["requests"]] == [None, expected]
     assert "widget" not in history["requests"][0]
 

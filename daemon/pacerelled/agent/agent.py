@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -31,6 +32,8 @@ from .crypto import AgentCrypto
 from .devices import Devices
 from .files import Files
 from .folders import Folders
+from .history import History
+from .holding import Holding
 from .inbox import Inbox
 from .intake import Result
 from .model import Checkpoint, Connection, Login, Request, Session, short
@@ -95,20 +98,31 @@ class Agent:
             on_change=lambda: notify("outbox"),
             retry_uncertain=settings.retry_uncertain,
         )
-        self._claims = Claims(row.agent_id, store, sessions, connection=lambda: self._link.state, notify=notify)
+        self._loop = asyncio.get_running_loop()
+        self._holding = Holding(row.agent_id, sessions, on_change=self._claims_changed)
+        self._claims = Claims(
+            row.agent_id, store, sessions, self._holding, connection=lambda: self._link.state, notify=notify
+        )
         self.wait_for_messages = self._claims.wait_for_messages
         self.mark_processed = self._claims.mark_processed
+        self.release = self._claims.release
+        history = History(row.agent_id, store)
+        self.history = history.history
+        self.pending = history.pending
+        self.message = history.message
+        self.checkpoints = history.checkpoints
         sending = Sending(
             row.agent_id,
             store,
             self._crypto,
             self._outbox,
+            self._holding,
             refresh_group_keys=self._inbox.refresh_group_keys,
         )
         self.send_message = sending.send_message
         self.send_widget = sending.send_widget
         self.update_widget = sending.update_widget
-        self._files = Files(row.agent_id, store, self._rest, sending, folders, e2ee=row.e2ee)
+        self._files = Files(row.agent_id, store, self._rest, sending, self._holding, folders, e2ee=row.e2ee)
         self.send_file = self._files.send_file
         self.send_path = self._files.send_path
         self.attachment = self._files.attachment
@@ -165,7 +179,11 @@ class Agent:
 
     def look_again(self) -> None:
         """Claims ended: whoever waits may find something."""
-        self._claims.waiting.wake_all()
+        self._claims.released()
+
+    def _claims_changed(self) -> None:
+        """On the store's thread: a request was taken over."""
+        self._loop.call_soon_threadsafe(self._notify, "inbox")
 
     def _link_changed(self, state: State) -> None:
         self._notify("status")
@@ -301,21 +319,6 @@ class Agent:
         )
         return shapes.request(rows[0]) if rows else None
 
-    # -- history -----------------------------------------------------------------------------------------------
-
-    async def history(self, *, conversation_id: str | None = None, limit: int = 50) -> dict[str, Any]:
-        def job(tx: Tx) -> tuple[list[Any], list[Any]]:
-            return (
-                requests.select(tx, self.agent_id, conversation_id=conversation_id, limit=limit),
-                replies.select(tx, self.agent_id, conversation_id=conversation_id, limit=limit),
-            )
-
-        received, sent = await self._store.run(job)
-        return {
-            "requests": [shapes.request(row).as_dict() for row in received],
-            "replies": [shapes.reply(row).as_dict() for row in sent],
-        }
-
     # -- checkpoints -------------------------------------------------------------------------------------------
 
     async def save_checkpoint(
@@ -327,6 +330,7 @@ class Agent:
         next_action: str,
         host_session_label: str | None = None,
         status: Literal["active", "completed"] = "active",
+        take_over: bool = False,
         call_id: str | None = None,
     ) -> Checkpoint:
         said = ("checkpoint", source_message_id, summary, next_action, host_session_label, status)
@@ -336,6 +340,7 @@ class Agent:
             request = requests.by_message_id(tx, self.agent_id, source_message_id)
             if request is None:
                 raise unknown_request(source_message_id)
+            self._holding.admit(tx, session, source_message_id, take_over=take_over)
             row = checkpoint_rows.save(
                 tx,
                 self.agent_id,
@@ -350,13 +355,3 @@ class Agent:
             return list(row)
 
         return shapes.checkpoint(await self._store.run(lambda tx: once(tx, self.agent_id, call, lambda: save(tx))))
-
-    async def checkpoints(
-        self, *, conversation_id: str | None = None, include_completed: bool = False
-    ) -> list[Checkpoint]:
-        rows = await self._store.run(
-            lambda tx: checkpoint_rows.select(
-                tx, self.agent_id, conversation_id=conversation_id, include_completed=include_completed
-            )
-        )
-        return [shapes.checkpoint(row) for row in rows]

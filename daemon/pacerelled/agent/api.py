@@ -14,7 +14,20 @@ from .access import AccessTokens
 from .allow import AllowList
 from .devices import Devices
 from .keys import Keys
-from .model import Checkpoint, FetchedFile, HttpState, OnProgress, Reply, Request, SavedFile, Session, WaitResult
+from .model import (
+    Checkpoint,
+    CheckpointPage,
+    FetchedFile,
+    Fits,
+    HistoryPage,
+    HttpState,
+    OnProgress,
+    Reply,
+    Request,
+    SavedFile,
+    Session,
+    WaitResult,
+)
 from .quarantine import Quarantine
 
 
@@ -36,8 +49,11 @@ class AgentApi(Protocol):
         limit: int = 10,
         after: int | None = None,  # cursor
         include_claimed: bool = False,
+        release: Sequence[str] = (),  # message ids of requests that the session gives back first
+        fits: Fits | None = None,
         call_id: str | None = None,
-    ) -> WaitResult: ...
+    ) -> WaitResult:
+        """What is free becomes the session's: where others wait too at most its share, and only what `fits`."""
 
     async def send_message(
         self,
@@ -48,10 +64,14 @@ class AgentApi(Protocol):
         conversation_id: str | None = None,
         to: str | None = None,
         reply_to_message_id: str | None = None,
+        take_over: bool = False,
         call_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> Reply:
-        """A call that was made before returns the first result (`repeats.identify`), as with the calls below."""
+        """A call that was made before returns the first result (`repeats.identify`), as with the calls below.
+
+        Here and below: for a request that another session holds, NotPossible, code `claimed`, without `take_over`.
+        """
 
     async def send_widget(
         self,
@@ -61,6 +81,7 @@ class AgentApi(Protocol):
         source_message_id: str | None = None,
         conversation_id: str | None = None,
         to: str | None = None,
+        take_over: bool = False,
         call_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> Reply: ...
@@ -87,6 +108,7 @@ class AgentApi(Protocol):
         source_message_id: str | None = None,
         conversation_id: str | None = None,
         to: str | None = None,
+        take_over: bool = False,
         call_id: str | None = None,
         idempotency_key: str | None = None,
         on_progress: OnProgress | None = None,
@@ -118,7 +140,12 @@ class AgentApi(Protocol):
     async def drop_reply(self, message_id: str) -> Reply:
         """Gives up a queued, uncertain or failed reply: it is not sent, or not again."""
 
-    async def mark_processed(self, session: Session, message_id: str, *, note: str | None = None) -> Request: ...
+    async def mark_processed(
+        self, session: Session, message_id: str, *, note: str | None = None, take_over: bool = False
+    ) -> Request: ...
+
+    async def release(self, message_id: str) -> Request:
+        """Ends a request's claim, whoever has it: it can be handed out again. One that is processed: NotPossible."""
 
     async def inbox(
         self, *, state: Literal["pending", "all"] = "pending", limit: int = 50, before: int | None = None
@@ -127,8 +154,23 @@ class AgentApi(Protocol):
 
     async def replies(self, *, state: str | None = None, limit: int = 50) -> list[Reply]: ...
 
-    async def history(self, *, conversation_id: str | None = None, limit: int = 50) -> dict[str, Any]:
-        """{"requests": [...], "replies": [...]}, each oldest first, at most `limit` of each."""
+    async def history(
+        self,
+        *,
+        session: Session | None = None,  # who looks: its own claims are `mine`
+        conversation_id: str | None = None,
+        limit: int = 50,
+        before: str | None = None,  # cursor of an earlier page
+        fits: Fits | None = None,
+    ) -> HistoryPage:
+        """The newest requests and replies, each oldest first, at most `limit` of each and as many as fit."""
+
+    async def pending(
+        self, *, session: Session | None = None, limit: int = 50, fits: Fits | None = None
+    ) -> tuple[list[Request], bool]:
+        """What can be handed out or is, oldest first; the flag says whether there are more. Claims nothing."""
+
+    async def message(self, message_id: str, *, session: Session | None = None) -> Request | Reply: ...
 
     async def save_checkpoint(
         self,
@@ -139,12 +181,19 @@ class AgentApi(Protocol):
         next_action: str,
         host_session_label: str | None = None,
         status: Literal["active", "completed"] = "active",
+        take_over: bool = False,
         call_id: str | None = None,
     ) -> Checkpoint: ...
 
     async def checkpoints(
-        self, *, conversation_id: str | None = None, include_completed: bool = False
-    ) -> list[Checkpoint]: ...
+        self,
+        *,
+        conversation_id: str | None = None,
+        include_completed: bool = False,
+        limit: int = 50,
+        after: int | None = None,  # cursor
+        fits: Fits | None = None,
+    ) -> CheckpointPage: ...
 
     async def current_conversation(self) -> dict[str, Any] | None:
         """The conversation of the newest request: id, person, device, group, last message's id and time."""

@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pacerelled.errors import NotPossible, UnknownMessage
-from pacerelled.store import events, requests
+from pacerelled.store import claims, events, requests
 from pacerelled.store.database import Store, Tx
+from pacerelled.store.requests import Taken
 
 from . import shapes
-from .model import Connection, Request, Session, WaitResult
+from .holding import Holding
+from .model import Connection, Fits, Request, Session, WaitResult
 from .sessions import Sessions
 from .waiting import Waiting
-
-Taken = tuple[list[Any], list[int], bool]  # rows, seqs claimed just now, whether there are more
 
 
 class Claims:
@@ -28,6 +29,7 @@ class Claims:
         agent_id: str,
         store: Store,
         sessions: Sessions,
+        holding: Holding,
         *,
         connection: Callable[[], Connection],
         notify: Callable[[str], None],
@@ -35,6 +37,7 @@ class Claims:
         self._agent_id = agent_id
         self._store = store
         self._sessions = sessions
+        self._holding = holding
         self._connection = connection
         self._notify = notify
         self.waiting = Waiting()
@@ -48,18 +51,26 @@ class Claims:
         limit: int = 10,
         after: int | None = None,
         include_claimed: bool = False,
+        release: Sequence[str] = (),
+        fits: Fits | None = None,
         call_id: str | None = None,
     ) -> WaitResult:
         call_id = call_id or uuid.uuid4().hex  # a request is new in the call that claimed it
+        look = _Look(session, conversation_id, limit, after or 0, include_claimed, fits, call_id)
         deadline = asyncio.get_running_loop().time() + timeout
         session.waiting += 1
         try:
+            if release:
+                await self._give_back(session, release)
             with self.waiting.queue(conversation_id) as waiter:
                 while True:
-                    waiter.woken.clear()
-                    found = await self._take(session, conversation_id, limit, after or 0, include_claimed, call_id)
-                    if found.messages:
-                        return found
+                    share = self.waiting.turn(waiter)
+                    taken = await self._take(look, share)
+                    if (taken.fresh and taken.free) or (share or 0) > len(taken.fresh):
+                        self.waiting.left_over(waiter)
+                    if taken.rows:
+                        found = tuple(look.shape(row) for row in taken.rows)
+                        return WaitResult(found, found[-1].cursor, taken.more, self._connection())
                     try:
                         async with asyncio.timeout_at(deadline):
                             await waiter.woken.wait()
@@ -69,81 +80,117 @@ class Claims:
             session.waiting -= 1
             session.last_active = time.monotonic()
 
-    async def _take(
-        self,
-        session: Session,
-        conversation_id: str | None,
-        limit: int,
-        after: int,
-        include_claimed: bool,
-        call_id: str | None,
-    ) -> WaitResult:
+    async def _take(self, look: _Look, share: int | None) -> Taken:
         """Claims what there is. If the caller is cancelled meanwhile, what it claimed goes back."""
 
         def job(tx: Tx) -> Taken:
-            self._sessions.remember(tx, session)
-            rows, fresh, more = requests.take(
+            self._sessions.remember(tx, look.session)
+            fits = look.fits
+            taken = requests.take(
                 tx,
                 self._agent_id,
-                session.id,
-                conversation_id=conversation_id,
-                limit=limit,
-                after=after,
-                include_claimed=include_claimed,
-                call_id=call_id,
+                look.session.id,
+                conversation_id=look.conversation_id,
+                limit=look.limit,
+                after=look.after,
+                include_claimed=look.include_claimed,
+                call_id=look.call_id,
+                share=share,
+                fits=None if fits is None else lambda row: fits(look.shape(row)),
             )
-            for seq in fresh:
-                events.add(tx, self._agent_id, "request.claimed", seq=seq, session=session.id)
-            return rows, fresh, more
+            for seq in taken.fresh:
+                events.add(tx, self._agent_id, "request.claimed", seq=seq, session=look.session.id)
+            return taken
 
         task = asyncio.ensure_future(self._store.run(job))
         try:
-            rows, _, more = await asyncio.shield(task)
+            taken = await asyncio.shield(task)
         except asyncio.CancelledError:
-            await asyncio.shield(asyncio.gather(self._hand_back(task), return_exceptions=True))
+            await asyncio.shield(asyncio.gather(self._hand_back(task, look), return_exceptions=True))
             raise
-        found = tuple(shapes.request(row, session.id, call_id) for row in rows)
-        return WaitResult(found, found[-1].cursor if found else None, more, self._connection())
+        if taken.fresh:
+            self._notify("inbox")
+        return taken
 
-    async def _hand_back(self, task: asyncio.Future[Taken]) -> None:
+    async def _hand_back(self, task: asyncio.Future[Taken], look: _Look) -> None:
         """Undoes what a cancelled call claimed; nobody has seen it."""
-        _, fresh, _ = await task
+        fresh = (await task).fresh
 
         def job(tx: Tx) -> None:
-            requests.hand_back(tx, fresh)
-            for seq in fresh:
+            for seq in requests.hand_back(tx, fresh, look.session.id, look.call_id):
                 events.add(tx, self._agent_id, "request.released", seq=seq)
 
         if fresh:
             await self._store.run(job)
             self.waiting.wake_all()
 
-    async def mark_processed(self, session: Session, message_id: str, *, note: str | None = None) -> Request:
+    async def _give_back(self, session: Session, message_ids: Sequence[str]) -> None:
+        """What the session does not hold (any more) it may give back as well. Raises UnknownMessage; then none is."""
+
+        def job(tx: Tx) -> None:
+            for message_id in message_ids:
+                request = self._find(tx, message_id)
+                if request.processed_at is None and claims.give_back(tx, request.seq, session.id):
+                    events.add(tx, self._agent_id, "request.released", seq=request.seq, session=session.id)
+
+        await self._store.run(job)
+        self.released()
+
+    async def release(self, message_id: str) -> Request:
         def job(tx: Tx) -> Any:
-            row = requests.by_message_id(tx, self._agent_id, message_id)
-            if row is None:
-                raise unknown_request(message_id)
-            found = shapes.request(row, session.id)
-            if found.processed_at is not None:
-                return row
-            holder = found.claim
-            if holder and not holder.mine and session.transport != "control" and self._held(holder.session):
-                raise NotPossible(
-                    f"Request {message_id} is being worked on by {holder.label}",
-                    hint="Leave it to that session, or ask the user. It comes back by itself when that session ends.",
-                )
-            requests.mark_processed(tx, found.seq, note)
-            events.add(tx, self._agent_id, "request.processed", seq=found.seq, message_id=message_id)
-            return requests.by_message_id(tx, self._agent_id, message_id)
+            request = self._find(tx, message_id)
+            if request.processed_at is not None:
+                raise NotPossible(f"Request {message_id} is processed", hint="There is nothing to release.")
+            if claims.release(tx, request.seq):
+                events.add(tx, self._agent_id, "request.released", seq=request.seq)
+            return requests.by_seq(tx, request.seq)
+
+        row = await self._store.run(job)
+        self.released()
+        return shapes.request(row)
+
+    def released(self) -> None:
+        """Claims ended: whoever waits may find something."""
+        self.waiting.wake_all()
+        self._notify("inbox")
+
+    async def mark_processed(
+        self, session: Session, message_id: str, *, note: str | None = None, take_over: bool = False
+    ) -> Request:
+        def job(tx: Tx) -> Any:
+            found = self._find(tx, message_id)
+            if found.processed_at is None:
+                self._holding.admit(tx, session, message_id, take_over=take_over)
+                requests.mark_processed(tx, found.seq, note)
+                events.add(tx, self._agent_id, "request.processed", seq=found.seq, message_id=message_id)
+            return requests.by_seq(tx, found.seq)
 
         row = await self._store.run(job)
         self._notify("inbox")
         self._notify("widget")
         return shapes.request(row, session.id)
 
-    def _held(self, session_id: str) -> bool:
-        found = self._sessions.get(session_id)
-        return found is not None and found.connected
+    def _find(self, tx: Tx, message_id: str) -> Request:
+        row = requests.by_message_id(tx, self._agent_id, message_id)
+        if row is None:
+            raise unknown_request(message_id)
+        return shapes.request(row)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What a call of `wait_for_messages` wants to see."""
+
+    session: Session
+    conversation_id: str | None
+    limit: int
+    after: int
+    include_claimed: bool
+    fits: Fits | None
+    call_id: str
+
+    def shape(self, row: Any) -> Request:
+        return shapes.request(row, self.session.id, self.call_id)
 
 
 def unknown_request(message_id: str) -> UnknownMessage:

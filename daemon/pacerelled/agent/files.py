@@ -27,6 +27,7 @@ from pacerelled.store.database import Store, Tx
 from . import shapes
 from .claims import unknown_request
 from .folders import Folders, Source
+from .holding import Holding
 from .model import FetchedFile, OnProgress, Reply, SavedFile, Session
 from .names import shown_name
 from .pictures import HEAD_BYTES, picture
@@ -59,12 +60,21 @@ class Files:
     """The part of `api.AgentApi` that is about files, whose words its methods keep."""
 
     def __init__(
-        self, agent_id: str, store: Store, rest: RelayRest, sending: Sending, folders: Folders, *, e2ee: bool
+        self,
+        agent_id: str,
+        store: Store,
+        rest: RelayRest,
+        sending: Sending,
+        holding: Holding,
+        folders: Folders,
+        *,
+        e2ee: bool,
     ) -> None:
         self._agent_id = agent_id
         self._store = store
         self._rest = rest
         self._sending = sending
+        self._holding = holding
         self._folders = folders
         self._e2ee = e2ee
 
@@ -191,6 +201,7 @@ class Files:
         source_message_id: str | None = None,
         conversation_id: str | None = None,
         to: str | None = None,
+        take_over: bool = False,
         call_id: str | None = None,
         idempotency_key: str | None = None,
         on_progress: OnProgress | None = None,
@@ -203,6 +214,7 @@ class Files:
         def before(tx: Tx) -> Any:
             row = first_result(tx, self._agent_id, call)
             if row is None:
+                self._holding.admit(tx, session, source_message_id, take_over=take_over)
                 resolve_target(tx, self._agent_id, *route)
             return row
 
@@ -220,7 +232,12 @@ class Files:
         file = replace(file, name=shown, mime=mime or (found.mime if found else None) or mime_of(shown))
         if found is not None:
             file = replace(file, width=found.width, height=found.height)
-        return await self._sending.reply(call, lambda tx: self._draft(tx, route, file, text))
+
+        def draft(tx: Tx) -> Draft:
+            self._holding.admit(tx, session, source_message_id, take_over=False)  # not taken over meanwhile
+            return self._draft(tx, route, file, text)
+
+        return await self._sending.reply(call, draft)
 
     async def send_file(
         self,

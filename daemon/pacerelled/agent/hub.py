@@ -299,9 +299,10 @@ class Hub:
         }
 
     async def hosts(self) -> list[dict[str, Any]]:
-        """The connected hosts with their claims counted."""
+        """The connected hosts with their claims counted, and those that are away and hold some."""
         counts = await self._store.run(requests.claim_counts)
-        return [{**host, "claims": counts.get(host["session"], 0)} for host in self.sessions()]
+        shown = (s for s in self._sessions.all() if s.transport != "control" and (s.connected or s.id in counts))
+        return [self._sessions.describe(session, counts.get(session.id, 0)) for session in shown]
 
     def _released(self, agent_ids: set[str]) -> None:
         for agent_id in agent_ids:

@@ -18,6 +18,7 @@ from pacerelled.store.database import Store, Tx
 
 from . import shapes, widgets
 from .crypto import AgentCrypto, Sealed
+from .holding import Holding
 from .model import Reply, Session
 from .outbox import Outbox
 from .repeats import Call, first_result, identify
@@ -47,6 +48,7 @@ class Sending:
         store: Store,
         crypto: AgentCrypto,
         outbox: Outbox,
+        holding: Holding,
         *,
         refresh_group_keys: Callable[[str], Awaitable[None]],
     ) -> None:
@@ -54,6 +56,7 @@ class Sending:
         self._store = store
         self._crypto = crypto
         self._outbox = outbox
+        self._holding = holding
         self._refresh_group_keys = refresh_group_keys
 
     async def send_message(
@@ -65,6 +68,7 @@ class Sending:
         conversation_id: str | None = None,
         to: str | None = None,
         reply_to_message_id: str | None = None,
+        take_over: bool = False,
         call_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> Reply:
@@ -74,6 +78,7 @@ class Sending:
         route = (source_message_id, conversation_id, to, reply_to_message_id)
 
         def write(tx: Tx) -> Draft:
+            self._holding.admit(tx, session, source_message_id, take_over=take_over)
             return Draft(resolve_target(tx, self._agent_id, *route), "text", body, text, "text")
 
         return await self.reply(identify(session.id, call_id, idempotency_key, "text", body, route), write)
@@ -86,6 +91,7 @@ class Sending:
         source_message_id: str | None = None,
         conversation_id: str | None = None,
         to: str | None = None,
+        take_over: bool = False,
         call_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> Reply:
@@ -94,6 +100,7 @@ class Sending:
         route = (source_message_id, conversation_id, to, None)
 
         def write(tx: Tx) -> Draft:
+            self._holding.admit(tx, session, source_message_id, take_over=take_over)
             target = resolve_target(tx, self._agent_id, *route)
             widgets.check_sendable(parsed, target)
             return Draft(target, "widget", body, widgets.title_of(parsed), "widgetJson", parsed.id, whole)

@@ -48,6 +48,7 @@ class Sessions:
         for session_id, label, pid, started in await self._store.run(requests.claiming_sessions):
             transport: Literal["stdio", "http"] = "http" if pid is None else "stdio"  # only shims tell a pid
             session = Session(session_id, transport, pid=pid, host=label, connected=False)
+            session.last_active = time.monotonic()
             self._sessions[session_id] = session
             self._started[session_id] = started
             self._lapse(session)
@@ -81,6 +82,10 @@ class Sessions:
     def get(self, session_id: str) -> Session | None:
         return self._sessions.get(session_id)
 
+    def all(self) -> list[Session]:
+        """Also those whose connection is lost and may come back."""
+        return list(self._sessions.values())
+
     def connected(self) -> list[Session]:
         return [s for s in self._sessions.values() if s.connected]
 
@@ -89,6 +94,14 @@ class Sessions:
         if session.id not in self._saved:
             requests.save_session(tx, session.id, session.label, session.pid, self._started.get(session.id))
             tx.after_commit(lambda: self._saved.add(session.id))
+
+    def whereabouts(self, session_id: str) -> str:
+        """Whether a session is there, for whoever wants what it holds."""
+        session = self._sessions.get(session_id)
+        if session is None or not session.connected:
+            return "not connected now"
+        idle = 0.0 if session.waiting else time.monotonic() - session.last_active
+        return f"last active {idle / 60:.0f} min ago" if idle >= 60 else "active in the last minute"
 
     def describe(self, session: Session, claims: int) -> dict[str, Any]:
         """The JSON shape of a host."""
@@ -105,7 +118,7 @@ class Sessions:
             "transport": session.transport,
             "connected": session.connected,
             "connected_s": round(now - session.since, 1) if session.connected else None,
-            "idle_s": round(now - session.last_active, 1) if session.connected and not session.waiting else 0.0,
+            "idle_s": 0.0 if session.waiting else round(now - session.last_active, 1),
             "waiting": bool(session.waiting),
             "claims": claims,
         }

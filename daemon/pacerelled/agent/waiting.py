@@ -1,4 +1,4 @@
-"""Who waits for requests, in order: a new request wakes one session, and goes round."""
+"""Who waits for requests, in order: new requests go round, one for each that waits before anybody gets a second."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True, eq=False)
 class Waiter:
-    """A session's call that waits. `woken` is set when there may be something for it."""
+    """A session's call that waits. `woken` is set when there may be something for it, `share` says for how many."""
 
     conversation_id: str | None
     woken: asyncio.Event = field(default_factory=asyncio.Event)
+    share: int = 0
+    looked: bool = False
 
 
 class Waiting:
@@ -38,12 +40,30 @@ class Waiting:
             if waiter.woken.is_set():
                 self.wake_all()  # it is not known for which conversation: none may miss it
 
+    def turn(self, waiter: Waiter) -> int | None:
+        """How many new requests this waiter may take now, before it looks; None: as many as it likes."""
+        first, waiter.looked = not waiter.looked, True
+        share, waiter.share = waiter.share, 0
+        waiter.woken.clear()
+        others = [other for other in self._waiters if other is not waiter]
+        if share or not others:
+            return share or None
+        if any(other.share for other in others):
+            return 0  # what there is came for them; they pass on what they leave
+        return None if first else 1
+
+    def left_over(self, waiter: Waiter) -> None:
+        """The waiter did not take all of its share: what it leaves may be something for the others."""
+        for other in self._waiters:
+            if other is not waiter:
+                other.woken.set()
+
     def wake(self, conversation_id: str) -> None:
         """There is one more request, in this conversation."""
-        for waiter in self._waiters:
-            if not waiter.woken.is_set() and waiter.conversation_id in (None, conversation_id):
-                waiter.woken.set()
-                return
+        fitting = (w for w in self._waiters if w.conversation_id in (None, conversation_id))
+        if (waiter := min(fitting, key=lambda w: w.share, default=None)) is not None:
+            waiter.share += 1
+            waiter.woken.set()
 
     def wake_all(self) -> None:
         """Claims ended or the state changed: everybody looks again."""

@@ -1,7 +1,7 @@
 """Checks a call's arguments against the tool's input schema, and says what a right call looks like.
 
-Only the words that `shapes` has are known: type, enum, minimum, maximum, minLength, maxLength, default. A JSON null
-counts as left out, since many models fill in optional arguments with it.
+Only the words that `shapes` has are known: type, enum, minimum, maximum, minLength, maxLength, items (always strings),
+maxItems, default. A JSON null counts as left out, since many models fill in optional arguments with it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def check(spec: ToolSpec, given: Mapping[str, Any]) -> dict[str, Any]:
         alone, needed = spec.instead
         if given.get(alone) is None:
             required += (needed,)
-        elif others := [name for name, value in given.items() if name != alone and value is not None]:
+        elif others := [n for n, v in given.items() if n != alone and v not in (None, properties[n].get("default"))]:
             raise _invalid(spec, others[0], f"{alone} goes alone, without {others[0]}: what it names is not changed")
     arguments: dict[str, Any] = {}
     for name, wanted in properties.items():
@@ -90,6 +90,11 @@ def _problem(value: Any, wanted: Schema, *, optional: bool) -> str | None:
         return f"must be {_describe(wanted)}, not {shown if len(shown) <= 64 else _NAMES[kind]}"
     if kind == "string" and len(value) < wanted.get("minLength", 0):
         return "must not be empty" + ("; leave it out instead" if optional else "")
+    if kind == "array":
+        if not all(isinstance(item, str) and item for item in value):
+            return f"must be {_describe(wanted)}"
+        if len(value) > wanted["maxItems"]:
+            return f"has {len(value)} entries; at most {wanted['maxItems']} are allowed"
     if kind == "string" and len(value) > wanted.get("maxLength", len(value)):
         return f"has {len(value)} characters; at most {wanted['maxLength']} are allowed"
     return None
@@ -120,6 +125,8 @@ def _describe(wanted: Schema) -> str:
     if "enum" in wanted:
         return " or ".join(json.dumps(each) for each in wanted["enum"])
     text = " or ".join(_NAMES[kind] for kind in _kinds(wanted))
+    if "items" in wanted:
+        text += " of strings that are not empty"
     if "minimum" in wanted:
         text += f" from {wanted['minimum']} to {wanted['maximum']}"
     return text

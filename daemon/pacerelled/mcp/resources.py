@@ -1,4 +1,4 @@
-"""The two resources, and telling hosts of both protocol eras that they changed."""
+"""What can be looked at, and telling hosts of both protocol eras that they changed."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from typing import Any
 from mcp.server import ServerRequestContext
 from mcp.server.session import ServerSession
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ResourceUpdated
-from mcp_types import Resource, SubscriptionsListenRequestParams, SubscriptionsListenResult
+from mcp_types import Resource, ResourceTemplate, SubscriptionsListenRequestParams, SubscriptionsListenResult
 
 from pacerelled.agent.api import AgentApi, HubApi
 from pacerelled.agent.model import Session
 from pacerelled.errors import AgentError
 
 from .results import NOTICE
+from .sizes import MESSAGE_TEMPLATE, Room, page, parse_message_uri, shown
 
 CURRENT_CONVERSATION = "conversation://current"
 PENDING_WIDGET = "widget://pending"
+PENDING_INBOX = "inbox://pending"
 MIME = "application/json"
 
 RESOURCES = {
@@ -39,18 +41,45 @@ RESOURCES = {
             description="The newest answer to a widget that is not processed yet.",
             mime_type=MIME,
         ),
+        Resource(
+            uri=PENDING_INBOX,
+            name="pending_inbox",
+            title="Pending requests",
+            description="The requests that are not processed yet, oldest first, and which session works on which.",
+            mime_type=MIME,
+        ),
     )
 }
+TEMPLATES = [
+    ResourceTemplate(
+        uri_template=MESSAGE_TEMPLATE,
+        name="message",
+        title="A message",
+        description="A request or reply of any length, in pages: go on with start = `next` until that is null.",
+        mime_type=MIME,
+    )
+]
 
-_TOPICS = {"conversation": CURRENT_CONVERSATION, "widget": PENDING_WIDGET}
+_TOPICS = {"conversation": CURRENT_CONVERSATION, "widget": PENDING_WIDGET, "inbox": PENDING_INBOX}
 
 
-async def read(agent: AgentApi, uri: str) -> dict[str, Any]:
-    """The content of one of `RESOURCES`."""
+def is_known(uri: str) -> bool:
+    return uri in RESOURCES or parse_message_uri(uri) is not None
+
+
+async def read(agent: AgentApi, session: Session, uri: str) -> dict[str, Any]:
+    """The content of one of `RESOURCES`, or of a message. Raises as `agent` does."""
     if uri == CURRENT_CONVERSATION:
         return {"conversation": await agent.current_conversation(), "notice": NOTICE}
-    request = await agent.pending_widget()
-    return {"widget_response": request.as_dict() if request else None, "notice": NOTICE}
+    if uri == PENDING_WIDGET:
+        request = await agent.pending_widget()
+        return {"widget_response": shown(request) if request else None, "notice": NOTICE}
+    if uri == PENDING_INBOX:
+        requests, more = await agent.pending(session=session, fits=Room().fits)
+        return {"requests": [shown(request) for request in requests], "has_more": more, "notice": NOTICE}
+    message = parse_message_uri(uri)
+    assert message is not None
+    return {**page(await agent.message(message[0]), message[1]), "notice": NOTICE}
 
 
 class Updates:

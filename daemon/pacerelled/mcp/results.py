@@ -8,7 +8,7 @@ import secrets
 import traceback
 from typing import Any
 
-from mcp_types import CallToolResult, TextContent
+from mcp_types import CallToolResult, ContentBlock, ResourceLink, TextContent
 
 from pacerelled.errors import PacerelledError
 
@@ -35,9 +35,28 @@ def json_text(data: Any) -> str:
     return text
 
 
-def success(data: dict[str, Any]) -> CallToolResult:
+def success(data: dict[str, Any], *, links: bool) -> CallToolResult:
+    """With `links`, messages that are shown shortened are linked as resources as well."""
     text = json_text(data)
-    return CallToolResult(content=[TextContent(text=text)], structured_content=json.loads(text))
+    content: list[ContentBlock] = [TextContent(text=text)]
+    whole: dict[str, Any] = json.loads(text)
+    if links:
+        content += [_link(row) for rows in whole.values() if isinstance(rows, list) for row in rows if _is_short(row)]
+    return CallToolResult(content=content, structured_content=whole)
+
+
+def _is_short(row: Any) -> bool:
+    return isinstance(row, dict) and "shortened" in row
+
+
+def _link(row: dict[str, Any]) -> ResourceLink:
+    short = row["shortened"]
+    return ResourceLink(
+        uri=short["rest"],
+        name=row["message_id"],
+        title="The rest of a long message",
+        description=f"Shown are {short['shown']} of {short['characters']} characters.",
+    )
 
 
 def failure(problem: PacerelledError, *, example: str) -> CallToolResult:

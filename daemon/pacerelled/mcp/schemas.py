@@ -10,8 +10,12 @@ from .shapes import (
     COUNT,
     KEY,
     MAX_FILE_NAME,
+    MAX_LABEL,
+    MAX_NEXT,
     MAX_NOTE,
     MAX_ROWS,
+    MAX_START,
+    MAX_SUMMARY,
     MAX_WAIT_MS,
     REPLY,
     REQUEST,
@@ -19,6 +23,7 @@ from .shapes import (
     SENT,
     SOURCE,
     STATUS,
+    TAKE_OVER,
     TARGET,
     TEXT,
     TEXT_OR_NULL,
@@ -31,6 +36,7 @@ from .shapes import (
     rows,
     spec,
     string,
+    strings,
 )
 
 _ALL = (
@@ -59,6 +65,11 @@ _ALL = (
                 "it skips earlier requests, also unfinished ones."
             ),
             includeClaimed=flag("Also show requests that another session works on; `claim` says which."),
+            release=strings(
+                "message_ids of requests to give back first, unfinished: other sessions get them, this one does not "
+                "again.",
+                MAX_ROWS,
+            ),
         ),
         record(
             ("messages", "cursor", "has_more", "connection"),
@@ -83,6 +94,7 @@ _ALL = (
             conversationId=TARGET,
             to=TO,
             replyToMessageId=string("Show the reply as an answer to this message."),
+            takeOver=TAKE_OVER,
             idempotencyKey=KEY,
             retryMessageId=string(
                 "message_id of an uncertain reply, to send its identical envelope again; the person sees it once, also "
@@ -110,6 +122,7 @@ _ALL = (
             sourceMessageId=SOURCE,
             conversationId=TARGET,
             to=TO,
+            takeOver=TAKE_OVER,
             idempotencyKey=KEY,
         ),
         SENT,
@@ -157,6 +170,7 @@ _ALL = (
             ("messageId",),
             messageId=string("message_id of the request."),
             note=string("What was done, for the record.", maxLength=MAX_NOTE),
+            takeOver=TAKE_OVER,
         ),
         record(
             ("message_id", "processed_at"),
@@ -172,9 +186,46 @@ _ALL = (
         "get_history",
         "History",
         "Recent requests and replies, up to 50 of each, oldest first. For context only: it claims and changes nothing.",
-        arguments(conversationId=CONVERSATION, limit=integer(f"{ROWS} of each", 1, MAX_ROWS, MAX_ROWS)),
-        record(("requests", "replies"), requests=rows(REQUEST), replies=rows(REPLY), notice=TEXT),
+        arguments(
+            conversationId=CONVERSATION,
+            limit=integer(f"{ROWS} of each", 1, MAX_ROWS, MAX_ROWS),
+            before=string("`cursor` of an earlier result, to see what came before it, while has_more is true."),
+        ),
+        record(
+            ("requests", "replies", "cursor", "has_more"),
+            requests=rows(REQUEST),
+            replies=rows(REPLY),
+            cursor=TEXT_OR_NULL,
+            has_more=BOOL,
+            notice=TEXT,
+        ),
         {"limit": 20},
+        read_only=True,
+    ),
+    spec(
+        "read_message",
+        "Read a long message",
+        "The whole of a request or reply that a result shows `shortened`, in pages: go on with start = `next` until "
+        "that is null. It claims and changes nothing.",
+        arguments(
+            ("messageId",),
+            messageId=string("message_id of the request or reply."),
+            start=integer("The character to start with.", 0, MAX_START, 0),
+        ),
+        record(
+            ("message_id", "content", "start", "end", "characters", "next"),
+            message_id=TEXT,
+            kind=TEXT,
+            mime=TEXT,
+            content=TEXT,
+            content_is=TEXT,
+            start=COUNT,
+            end=COUNT,
+            characters=COUNT,
+            next={"type": ["integer", "null"]},
+            notice=TEXT,
+        ),
+        {"messageId": "<message_id of the request>", "start": 12000},
         read_only=True,
     ),
     spec(
@@ -185,15 +236,16 @@ _ALL = (
         arguments(
             ("sourceMessageId", "summary", "nextAction"),
             sourceMessageId=string("message_id of the request that the work is for."),
-            summary=string("What has been done so far."),
-            nextAction=string("What comes next."),
-            hostSessionLabel=string("A name for this session, for people to read."),
+            summary=string("What has been done so far.", maxLength=MAX_SUMMARY),
+            nextAction=string("What comes next.", maxLength=MAX_NEXT),
+            hostSessionLabel=string("A name for this session, for people to read.", maxLength=MAX_LABEL),
             status={
                 "type": "string",
                 "enum": ["active", "completed"],
                 "description": "completed once the work is done.",
                 "default": "active",
             },
+            takeOver=TAKE_OVER,
         ),
         CHECKPOINT,
         {
@@ -207,8 +259,19 @@ _ALL = (
         "get_checkpoints",
         "Checkpoints",
         "The checkpoints of unfinished work. Read them when you start.",
-        arguments(conversationId=CONVERSATION, includeCompleted=flag("Also those that are completed.")),
-        record(("checkpoints",), checkpoints=rows(CHECKPOINT), notice=TEXT),
+        arguments(
+            conversationId=CONVERSATION,
+            includeCompleted=flag("Also those that are completed."),
+            limit=integer(ROWS, 1, MAX_ROWS, MAX_ROWS),
+            afterCursor=string("`cursor` of an earlier result, to go on after it while has_more is true."),
+        ),
+        record(
+            ("checkpoints", "cursor", "has_more"),
+            checkpoints=rows(CHECKPOINT),
+            cursor=TEXT_OR_NULL,
+            has_more=BOOL,
+            notice=TEXT,
+        ),
         {},
         read_only=True,
     ),
@@ -226,6 +289,7 @@ _ALL = (
             mime=string("The MIME type, if not the one that the name or a picture's first bytes tell."),
             conversationId=TARGET,
             to=TO,
+            takeOver=TAKE_OVER,
             idempotencyKey=KEY,
         ),
         SENT,

@@ -19,7 +19,7 @@ from pacerelled.errors import AgentError, PacerelledError
 
 from . import texts
 from .arguments import check, close_name, example_call
-from .resources import MIME, RESOURCES, Updates, read
+from .resources import MIME, RESOURCES, TEMPLATES, Updates, is_known, read
 from .results import failure, json_text, success, unexpected
 from .schemas import TOOLS
 from .tools import RUN, Call
@@ -27,6 +27,7 @@ from .tools import RUN, Call
 Context = ServerRequestContext[Any]
 
 MAX_IN_FLIGHT = 512  # requests of one host at a time
+LINKS_SINCE = "2025-06-18"  # the first protocol version in which a result may link to resources
 _MAX_NAME = 100  # characters of a client's name or version that are kept
 
 
@@ -123,7 +124,7 @@ class _Host:
         try:
             arguments = check(spec, params.arguments or {})
             call = Call(self._hub, self._hub.agent_for(self._session), self._session, ctx)
-            return success(await RUN[params.name](call, arguments))
+            return success(await RUN[params.name](call, arguments), links=ctx.protocol_version >= LINKS_SINCE)
         except PacerelledError as problem:
             return failure(problem, example=example_call(spec))
         except Exception as problem:
@@ -150,12 +151,13 @@ class _Host:
     async def list_resource_templates(
         self, ctx: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourceTemplatesResult:
-        return types.ListResourceTemplatesResult(resource_templates=[])  # hosts ask without looking at capabilities
+        return types.ListResourceTemplatesResult(resource_templates=TEMPLATES)
 
     async def read_resource(self, ctx: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
-        _known(params.uri)
+        if not is_known(params.uri):
+            raise _no_such_resource()
         try:
-            content = await read(self._hub.agent_for(self._session), params.uri)
+            content = await read(self._hub.agent_for(self._session), self._session, params.uri)
         except Exception as error:
             problem = error if isinstance(error, PacerelledError) else unexpected(error)
             raise MCPError(types.INTERNAL_ERROR, f"{problem.message} {problem.hint}".strip()) from None
@@ -163,7 +165,8 @@ class _Host:
         return types.ReadResourceResult(contents=[text])
 
     async def subscribe(self, ctx: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
-        _known(params.uri)
+        if params.uri not in RESOURCES:
+            raise _no_such_resource()
         self.updates.subscribe(params.uri, ctx.session)
         return types.EmptyResult()
 
@@ -172,9 +175,8 @@ class _Host:
         return types.EmptyResult()
 
 
-def _known(uri: str) -> None:
-    if uri not in RESOURCES:
-        raise MCPError(types.INVALID_PARAMS, f"There is no such resource; there are {', '.join(RESOURCES)}.")
+def _no_such_resource() -> MCPError:
+    return MCPError(types.INVALID_PARAMS, f"There is no such resource; there are {', '.join(RESOURCES)}.")
 
 
 def _refuse_odd_arguments(ctx: Context) -> None:

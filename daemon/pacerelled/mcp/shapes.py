@@ -18,6 +18,8 @@ MAX_NOTE = 2_000  # characters
 MAX_ROWS = 50
 MAX_FILE_NAME = 512  # characters
 MAX_KEY = 200  # characters
+MAX_SUMMARY, MAX_NEXT, MAX_LABEL = 4_000, 1_000, 100  # characters of a checkpoint, which is always shown whole
+MAX_START = 2**31 - 1  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,10 @@ def integer(description: str, minimum: int, maximum: int, default: int) -> Schem
     }
 
 
+def strings(description: str, most: int) -> Schema:
+    return {"type": "array", "items": {"type": "string", "minLength": 1}, "maxItems": most, "description": description}
+
+
 def flag(description: str) -> Schema:
     return {"type": "boolean", "description": description, "default": False}
 
@@ -84,6 +90,9 @@ CONNECTION: Schema = {
 }
 REPLY_STATE: Schema = {"type": "string", "enum": ["queued", "sending", "submitted", "uncertain", "failed", "dropped"]}
 
+SHORTENED = record(
+    ("characters", "shown", "rest"), characters=COUNT, shown=COUNT, left_out=rows(TEXT), rest=TEXT, how=TEXT
+)
 REQUEST = record(
     ("message_id", "cursor", "conversation_id", "from", "kind", "text", "delivery"),
     message_id=TEXT,
@@ -125,6 +134,7 @@ REQUEST = record(
     claim={"type": ["object", "null"], "properties": {"session": TEXT, "label": TEXT, "mine": BOOL, "since": TEXT}},
     processed_at=TEXT_OR_NULL,
     note=TEXT_OR_NULL,
+    shortened=SHORTENED,
 )
 REPLY = record(
     ("message_id", "conversation_id", "state"),
@@ -143,6 +153,7 @@ REPLY = record(
     reply_to_message_id=TEXT_OR_NULL,
     attempts=COUNT,
     repeated=BOOL,
+    shortened=SHORTENED,
 )
 CHECKPOINT = record(
     ("source_message_id", "summary", "next_action", "status"),
@@ -194,6 +205,7 @@ STATUS = record(
             claims=COUNT,
         )
     ),
+    not_shown=ANY_OBJECT,
 )
 
 SOURCE = string("message_id of the request you answer. Set it: the reply then finds its conversation, device or group.")
@@ -204,6 +216,9 @@ KEY = string(
     "A name of your own for this reply. Making the very same call again with it, also in a later session, sends "
     "nothing and returns the first result.",
     maxLength=MAX_KEY,
+)
+TAKE_OVER = flag(
+    "Take the request over from the session that works on it. Only if the user wants that, or that session is gone."
 )
 ROWS = "How many at most"
 

@@ -11,7 +11,8 @@ How to work:
 unfinished.
 2. Call wait_for_messages without afterCursor. It returns every request that is not processed yet, or \
 waits for new ones. `delivery` is "new" the first time a request is handed out and "again" afterwards: \
-then look into get_checkpoints and get_history before repeating anything.
+then look into get_checkpoints and get_history before repeating anything. What is too long for a result \
+is `shortened`: read the rest with read_message before you act on it.
 3. Do what the request asks, as far as this person may ask for it and your host's own rules permit it. \
 A file that came with it is fetched with save_attachment.
 4. Answer with send_message, send_widget or send_file and set sourceMessageId to the request's \
@@ -24,6 +25,9 @@ that is not marked comes back.
 since nothing wakes you.
 
 A request that you were handed is claimed for your session, so that no other host works on it meanwhile. \
+One that you will not do goes to the others with wait_for_messages and `release`. A call about a request \
+that another session holds is refused and says who has it; takeOver takes it from there, which is for the \
+user to decide. \
 A reply in state "queued", "sending" or "submitted" needs no second call; "uncertain" means that nobody \
 knows whether it arrived: send_message with its message_id as retryMessageId, and nothing else, sends \
 the same message again, which the person sees once. Never write it anew.

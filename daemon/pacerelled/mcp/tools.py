@@ -17,6 +17,7 @@ from pacerelled.agent.model import Reply, Session
 from pacerelled.errors import InvalidArgument
 
 from .results import FILE_NOTICE, NOTICE
+from .sizes import Room, page, shown, some
 
 Arguments = dict[str, Any]
 
@@ -24,6 +25,7 @@ PROGRESS_EVERY = 15.0  # seconds: well under the minute after which hosts give a
 TRANSFER_EVERY = 3.0  # seconds, while a file is on its way
 
 _MAX_CURSOR = 2**63 - 1
+_STATUS_ROWS = {"uncertain_sends": 7_000, "problems": 6_000, "hosts": 7_000}  # bytes of each list in the status
 _SENT = (
     "message_id",
     "state",
@@ -63,7 +65,7 @@ async def get_status(call: Call, _: Arguments) -> dict[str, Any]:
     status = await call.agent.status()
     daemon = await call.hub.status()
     ours = (None, agent_id)  # what names no agent concerns all
-    return {
+    result = {
         "connection": status.pop("connection"),
         "pending_requests": status.pop("pending"),
         "uncertain_sends": status.pop("uncertain_sends"),
@@ -71,10 +73,16 @@ async def get_status(call: Call, _: Arguments) -> dict[str, Any]:
         "problems": [p for p in daemon["health"]["problems"] if p.get("agent_id") in ours],
         "hosts": [
             {"this_session": host["session"] == call.session.id, **host}
-            for host in daemon["hosts"]
+            for host in sorted(daemon["hosts"], key=lambda host: (host["session"] != call.session.id, -host["claims"]))
             if host["agent_id"] in ours
         ],
     }
+    not_shown = {}
+    for name, most in _STATUS_ROWS.items():
+        rows, result[name] = result[name], some(result[name], most)
+        if len(result[name]) < len(rows):
+            not_shown[name] = len(rows) - len(result[name])
+    return result | ({"not_shown": not_shown} if not_shown else {})
 
 
 async def wait_for_messages(call: Call, arguments: Arguments) -> dict[str, Any]:
@@ -89,12 +97,17 @@ async def wait_for_messages(call: Call, arguments: Arguments) -> dict[str, Any]:
             limit=arguments["limit"],
             after=_cursor(arguments["afterCursor"]),
             include_claimed=arguments["includeClaimed"],
+            release=arguments["release"] or (),
+            fits=Room().fits,
             call_id=call.id,
         )
-    result = found.as_dict()
-    if found.messages:
-        result["notice"] = NOTICE
-    return result
+    result = {
+        "messages": [shown(request) for request in found.messages],
+        "cursor": found.cursor,
+        "has_more": found.has_more,
+        "connection": found.connection,
+    }
+    return result | ({"notice": NOTICE} if found.messages else {})
 
 
 async def send_message(call: Call, arguments: Arguments) -> dict[str, Any]:
@@ -107,6 +120,7 @@ async def send_message(call: Call, arguments: Arguments) -> dict[str, Any]:
         conversation_id=arguments["conversationId"],
         to=arguments["to"],
         reply_to_message_id=arguments["replyToMessageId"],
+        take_over=arguments["takeOver"],
         call_id=call.id,
         idempotency_key=arguments["idempotencyKey"],
     )
@@ -120,6 +134,7 @@ async def send_widget(call: Call, arguments: Arguments) -> dict[str, Any]:
         source_message_id=arguments["sourceMessageId"],
         conversation_id=arguments["conversationId"],
         to=arguments["to"],
+        take_over=arguments["takeOver"],
         call_id=call.id,
         idempotency_key=arguments["idempotencyKey"],
     )
@@ -139,7 +154,9 @@ async def update_widget(call: Call, arguments: Arguments) -> dict[str, Any]:
 
 
 async def mark_processed(call: Call, arguments: Arguments) -> dict[str, Any]:
-    request = await call.agent.mark_processed(call.session, arguments["messageId"], note=arguments["note"])
+    request = await call.agent.mark_processed(
+        call.session, arguments["messageId"], note=arguments["note"], take_over=arguments["takeOver"]
+    )
     return {
         "message_id": request.message_id,
         "conversation_id": request.conversation_id,
@@ -149,8 +166,25 @@ async def mark_processed(call: Call, arguments: Arguments) -> dict[str, Any]:
 
 
 async def get_history(call: Call, arguments: Arguments) -> dict[str, Any]:
-    history = await call.agent.history(conversation_id=arguments["conversationId"], limit=arguments["limit"])
-    return {**history, "notice": NOTICE}
+    found = await call.agent.history(
+        session=call.session,
+        conversation_id=arguments["conversationId"],
+        limit=arguments["limit"],
+        before=arguments["before"],
+        fits=Room().fits,
+    )
+    return {
+        "requests": [shown(request) for request in found.requests],
+        "replies": [shown(reply) for reply in found.replies],
+        "cursor": found.cursor,
+        "has_more": found.cursor is not None,
+        "notice": NOTICE,
+    }
+
+
+async def read_message(call: Call, arguments: Arguments) -> dict[str, Any]:
+    message = await call.agent.message(arguments["messageId"])
+    return {**page(message, arguments["start"]), "notice": NOTICE}
 
 
 async def save_checkpoint(call: Call, arguments: Arguments) -> dict[str, Any]:
@@ -161,6 +195,7 @@ async def save_checkpoint(call: Call, arguments: Arguments) -> dict[str, Any]:
         next_action=arguments["nextAction"],
         host_session_label=arguments["hostSessionLabel"],
         status=arguments["status"],
+        take_over=arguments["takeOver"],
         call_id=call.id,
     )
     return checkpoint.as_dict()
@@ -168,9 +203,18 @@ async def save_checkpoint(call: Call, arguments: Arguments) -> dict[str, Any]:
 
 async def get_checkpoints(call: Call, arguments: Arguments) -> dict[str, Any]:
     found = await call.agent.checkpoints(
-        conversation_id=arguments["conversationId"], include_completed=arguments["includeCompleted"]
+        conversation_id=arguments["conversationId"],
+        include_completed=arguments["includeCompleted"],
+        limit=arguments["limit"],
+        after=_cursor(arguments["afterCursor"]),
+        fits=Room().fits,
     )
-    return {"checkpoints": [c.as_dict() for c in found], "notice": NOTICE}
+    return {
+        "checkpoints": [shown(checkpoint) for checkpoint in found.checkpoints],
+        "cursor": found.cursor,
+        "has_more": found.has_more,
+        "notice": NOTICE,
+    }
 
 
 async def send_file(call: Call, arguments: Arguments) -> dict[str, Any]:
@@ -185,6 +229,7 @@ async def send_file(call: Call, arguments: Arguments) -> dict[str, Any]:
             source_message_id=arguments["sourceMessageId"],
             conversation_id=arguments["conversationId"],
             to=arguments["to"],
+            take_over=arguments["takeOver"],
             call_id=call.id,
             idempotency_key=arguments["idempotencyKey"],
             on_progress=transfer.note,
@@ -216,6 +261,7 @@ RUN: dict[str, Callable[[Call, Arguments], Awaitable[dict[str, Any]]]] = {
         update_widget,
         mark_processed,
         get_history,
+        read_message,
         save_checkpoint,
         get_checkpoints,
         send_file,

@@ -94,6 +94,7 @@ class ControlServer:
             web.put(f"{agent}/token", self._set_token),
             web.get(f"{agent}/inbox", self._inbox),
             web.post(f"{agent}/inbox/{{message_id}}/processed", self._processed),
+            web.post(f"{agent}/inbox/{{message_id}}/release", self._release),
             web.get(f"{agent}/history", self._history),
             web.post(f"{agent}/messages", self._send),
             web.post(f"{agent}/files", self._send_file),
@@ -193,12 +194,18 @@ class ControlServer:
         agent, message_id = self._agent(request), request.match_info["message_id"]
         return answer((await agent.mark_processed(self._session, message_id, note=note)).as_dict())
 
+    async def _release(self, request: web.Request) -> web.Response:
+        (await json_fields(request)).done()
+        return answer((await self._agent(request).release(request.match_info["message_id"])).as_dict())
+
     async def _history(self, request: web.Request) -> web.Response:
         fields = query_fields(request)
         conversation_id = fields.text("conversation_id")
         limit = fields.integer("limit", default=50, least=1, most=_MAX_ROWS)
+        before = fields.text("before")
         fields.done()
-        return answer(await self._agent(request).history(conversation_id=conversation_id, limit=limit))
+        found = await self._agent(request).history(conversation_id=conversation_id, limit=limit, before=before)
+        return answer(found.as_dict())
 
     async def _send(self, request: web.Request) -> web.Response:
         fields = await json_fields(request)

@@ -6,7 +6,7 @@ from typing import Any
 
 from .database import Tx
 
-COLUMNS = "source_id, conversation_id, summary, next_action, label, status, updated_at"
+COLUMNS = "seq, source_id, conversation_id, summary, next_action, label, status, updated_at"
 
 
 def save(
@@ -28,11 +28,15 @@ def save(
     return tx.one(f"SELECT {COLUMNS} FROM checkpoints WHERE agent_id = ? AND source_id = ?", (agent_id, source_id))
 
 
-def select(tx: Tx, agent_id: str, *, conversation_id: str | None, include_completed: bool) -> list[Any]:
-    where, parameters = "agent_id = ?", [agent_id]
+def select(
+    tx: Tx, agent_id: str, *, conversation_id: str | None, include_completed: bool, after: int, limit: int
+) -> list[Any]:
+    """Oldest first."""
+    where = "agent_id = ? AND seq > ?"
+    parameters: list[Any] = [agent_id, after]
     if not include_completed:
         where += " AND status = 'active'"
     if conversation_id is not None:
         where += " AND conversation_id = ?"
         parameters.append(conversation_id)
-    return tx.all(f"SELECT {COLUMNS} FROM checkpoints WHERE {where} ORDER BY rowid", tuple(parameters))
+    return tx.all(f"SELECT {COLUMNS} FROM checkpoints WHERE {where} ORDER BY seq LIMIT ?", (*parameters, limit))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from . import claims
 from .database import Tx
 
 # Whether the user lets this person and device ask for anything now; `devices` says how they are let and stopped.
@@ -26,6 +28,7 @@ COLUMNS = (
     " r.reply_to, r.received_at, r.handed_out, r.processed_at, r.note, c.session_id, c.call_id, c.fresh,"
     f" c.since, s.label, {VERIFIED}, {AUTHORIZED}"
 )
+HOLDER, CLAIM_CALL = 16, 17  # places of c.session_id and c.call_id among them
 FROM = (
     " FROM requests r LEFT JOIN claims c ON c.request_seq = r.seq LEFT JOIN sessions s ON s.session_id = c.session_id"
 )
@@ -74,6 +77,16 @@ def insert_request(tx: Tx, agent_id: str, request: NewRequest, digest: str) -> i
     return seq
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What `take` found: rows (see `COLUMNS`), and the seqs claimed just now."""
+
+    rows: list[Any]
+    fresh: list[int]
+    more: bool  # left out for want of room: by the limit or by what fits
+    free: bool  # there are others that nobody holds
+
+
 def take(
     tx: Tx,
     agent_id: str,
@@ -84,38 +97,76 @@ def take(
     after: int,
     include_claimed: bool,
     call_id: str | None,
-) -> tuple[list[Any], list[int], bool]:
+    share: int | None = None,
+    fits: Callable[[Any], bool] | None = None,
+) -> Taken:
     """Pending requests for a session, oldest first; unclaimed ones become its own. Only those that are authorized.
 
-    Returns the rows (see `COLUMNS`), the seqs claimed just now, and whether there are more. With `include_claimed`
-    other sessions' requests are shown too, and stay theirs.
+    At most `share` become its own now. `fits` is asked for each row as it would be returned, until it says no. With
+    `include_claimed`, what others hold, and what the session gave back, is shown too and stays as it is.
     """
     where = f"r.agent_id = ? AND r.processed_at IS NULL AND r.seq > ? AND {AUTHORIZED}"
     parameters: list[Any] = [agent_id, after]
     if conversation_id is not None:
         where += " AND r.conversation_id = ?"
         parameters.append(conversation_id)
-    if not include_claimed:
-        where += " AND (c.session_id IS NULL OR c.session_id = ?)"
-        parameters.append(session_id)
-    found = tx.all(f"SELECT r.seq, c.session_id {FROM} WHERE {where} ORDER BY r.seq LIMIT ?", (*parameters, limit + 1))
-    seqs = [row[0] for row in found[:limit]]
-    fresh = [row[0] for row in found[:limit] if row[1] is None]
-    for seq in fresh:
-        tx.execute(
-            "INSERT INTO claims (request_seq, agent_id, session_id, call_id, fresh, since)"
-            " SELECT seq, agent_id, ?, ?, handed_out = 0, ? FROM requests WHERE seq = ?",
-            (session_id, call_id, tx.now, seq),
+
+    def seqs(more: str, count: int) -> list[int]:
+        rows = tx.all(
+            f"SELECT r.seq {FROM} WHERE {where} AND {more} ORDER BY r.seq LIMIT ?", (*parameters, session_id, count)
         )
-        tx.execute("UPDATE requests SET handed_out = handed_out + 1 WHERE seq = ?", (seq,))
-    return [by_seq(tx, seq) for seq in seqs], fresh, len(found) > limit
+        return [row[0] for row in rows]
+
+    given_back = "SELECT request_seq FROM past_claims WHERE session_id = ? AND taken_by IS NULL"
+    unclaimed = seqs(f"c.session_id IS NULL AND r.seq NOT IN ({given_back})", limit + 1)
+    free = set(unclaimed if share is None else unclaimed[:share])
+    if include_claimed:
+        others = seqs(f"r.seq IN (SELECT request_seq FROM claims UNION ALL {given_back})", limit + 1)
+    else:
+        others = seqs("r.seq IN (SELECT request_seq FROM claims WHERE session_id = ?)", limit + 1)
+    found = sorted(free.union(others))
+    rows: list[Any] = []
+    fresh: list[int] = []
+    for seq in found[:limit]:
+        if seq in free:
+            _claim(tx, seq, session_id, call_id)
+        row = by_seq(tx, seq)
+        if fits is not None and not fits(row):
+            if seq in free:
+                hand_back(tx, [seq], session_id, call_id)
+            break
+        if seq in free:
+            fresh.append(seq)
+            claims.reunite(tx, seq, session_id)
+        elif row[HOLDER] == session_id and row[CLAIM_CALL] != call_id:
+            # Seen by a later call: what the earlier one does from now on, such as being cancelled, does not end it.
+            tx.execute("UPDATE claims SET call_id = ?, fresh = 0 WHERE request_seq = ?", (call_id, seq))
+        rows.append(row)
+    return Taken(rows, fresh, more=len(rows) < len(found), free=len(fresh) < len(unclaimed))
 
 
-def hand_back(tx: Tx, seqs: list[int]) -> None:
-    """Undoes claims whose answer never left the daemon: the requests are as new as before."""
+def _claim(tx: Tx, seq: int, session_id: str, call_id: str | None) -> None:
+    tx.execute(
+        "INSERT INTO claims (request_seq, agent_id, session_id, call_id, fresh, since)"
+        " SELECT seq, agent_id, ?, ?, handed_out = 0, ? FROM requests WHERE seq = ?",
+        (session_id, call_id, tx.now, seq),
+    )
+    tx.execute("UPDATE requests SET handed_out = handed_out + 1 WHERE seq = ?", (seq,))
+
+
+def hand_back(tx: Tx, seqs: list[int], session_id: str, call_id: str | None) -> list[int]:
+    """Undoes the claims of a call whose answer never left the daemon: the requests are as new as before.
+
+    Returns those that it still had.
+    """
+    ended = []
     for seq in seqs:
-        if tx.execute("DELETE FROM claims WHERE request_seq = ?", (seq,)).rowcount:
+        if tx.execute(
+            "DELETE FROM claims WHERE request_seq = ? AND session_id = ? AND call_id IS ?", (seq, session_id, call_id)
+        ).rowcount:
             tx.execute("UPDATE requests SET handed_out = handed_out - 1 WHERE seq = ?", (seq,))
+            ended.append(seq)
+    return ended
 
 
 def release_session(tx: Tx, session_id: str) -> list[tuple[str, int]]:
@@ -187,6 +238,16 @@ def select(
         parameters.append(value)
     rows = tx.all(f"SELECT {COLUMNS}{FROM} WHERE {where} ORDER BY r.seq DESC LIMIT ?", (*parameters, limit))
     return rows[::-1]
+
+
+def pending_seqs(tx: Tx, agent_id: str, limit: int) -> list[int]:
+    """Those that can be handed out or are, oldest first."""
+    rows = tx.all(
+        f"SELECT r.seq FROM requests r WHERE r.agent_id = ? AND r.processed_at IS NULL AND {AUTHORIZED}"
+        " ORDER BY r.seq LIMIT ?",
+        (agent_id, limit),
+    )
+    return [row[0] for row in rows]
 
 
 def files_of(tx: Tx, agent_id: str, message_id: str) -> list[dict[str, Any]] | None:

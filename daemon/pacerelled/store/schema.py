@@ -24,6 +24,7 @@ def unknown_migrations(db: Database) -> list[str]:
 # Times are ISO 8601 UTC text, for people only. `day` is the store's own day (clock.py) of a row's last change.
 # A request is the receipt of its message, which spares a second index over random ids; `receipts` are of messages whose
 # request is not kept any more.
+# `past_claims` are those that a session gave back itself, or lost to another (`taken_by`, its label).
 # A device without an id ('') is a person's client from before devices existed. The large columns of `quarantine` come
 # last: what is read to list and count its rows stands before them.
 FIRST = """
@@ -141,6 +142,14 @@ CREATE TABLE claims (
     since       TEXT NOT NULL
 );
 CREATE INDEX claims_by_session ON claims (session_id);
+CREATE TABLE past_claims (
+    request_seq INTEGER NOT NULL REFERENCES requests (seq) ON DELETE CASCADE,
+    session_id  TEXT NOT NULL,
+    taken_by    TEXT,
+    at          TEXT NOT NULL,
+    PRIMARY KEY (session_id, request_seq)
+) WITHOUT ROWID;
+CREATE INDEX past_claims_by_request ON past_claims (request_seq);
 CREATE TABLE sessions (
     session_id TEXT PRIMARY KEY,
     label      TEXT NOT NULL,
@@ -177,6 +186,7 @@ CREATE INDEX replies_by_conversation ON replies (agent_id, conversation_id, seq)
 CREATE INDEX replies_by_widget ON replies (agent_id, conversation_id, widget_id) WHERE widget_id IS NOT NULL;
 CREATE UNIQUE INDEX replies_by_call ON replies (agent_id, call_key) WHERE call_key IS NOT NULL;
 CREATE TABLE checkpoints (
+    seq             INTEGER PRIMARY KEY AUTOINCREMENT,
     agent_id        TEXT NOT NULL,
     source_id       TEXT NOT NULL,
     conversation_id TEXT NOT NULL,
