@@ -111,7 +111,8 @@ class Raw:
         data = io.BytesIO(body if isinstance(body, bytes) else json.dumps(body).encode())
         given = {"Content-Type": "application/json", **self.headers(), **headers}
         async with self.http.post(self.url, data=data, headers=given) as response:
-            self.session_id = response.headers.get("Mcp-Session-Id", self.session_id)
+            if response.status < 400:
+                self.session_id = response.headers.get("Mcp-Session-Id", self.session_id)
             text = await response.text()
         if response.content_type == "text/event-stream":
             return response.status, [e["message"] for e in events(text) if "message" in e]
