@@ -5,56 +5,27 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
-import subprocess
-import tempfile
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
 from pacerelle_phone.model import PairedAgent
 from tests.e2e.stack import DEADLINE, until
+from tests.outside.node import Unavailable, has, node, packages
 
 PACKAGE = "@signalapp/libsignal-client"
 VERSION = "0.101.0"
 FOLDER = "PACERELLED_TEST_LIBSIGNAL"  # names a folder with the package in its node_modules
 
 
-class Unavailable(Exception):
-    """Why there can be no such human here."""
-
-
 def library() -> Path:
-    """The folder with the library, which is fetched once. Raises Unavailable."""
-    if shutil.which("node") is None:
-        raise Unavailable("Node is not installed")
+    """The folder with the library. Raises Unavailable."""
+    node()
+    wanted = f"{PACKAGE}@{VERSION}"
     if given := os.environ.get(FOLDER):
-        if not _has_library(Path(given)):
-            raise Unavailable(f"{FOLDER} names a folder without {PACKAGE} {VERSION}")
+        if not has(Path(given), wanted):
+            raise Unavailable(f"{FOLDER} names a folder without {wanted}")
         return Path(given)
-    cache = platformdirs.user_cache_path("pacerelled-tests")
-    folder = cache / f"libsignal-{VERSION}"
-    if not _has_library(folder):
-        npm = shutil.which("npm")
-        if npm is None:
-            raise Unavailable(f"npm is not installed, and {FOLDER} is not set")
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache) as made:
-            command = [npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", f"{PACKAGE}@{VERSION}"]
-            result = subprocess.run(command, cwd=made, capture_output=True, text=True, timeout=300, check=False)
-            if result.returncode:
-                raise Unavailable(f"npm could not install {PACKAGE}: {result.stderr.strip()[-300:]}")
-            shutil.copytree(made, folder, dirs_exist_ok=True)
-    return folder
-
-
-def _has_library(folder: Path) -> bool:
-    try:
-        manifest = json.loads((folder / "node_modules" / PACKAGE / "package.json").read_text())
-    except (OSError, ValueError):
-        return False
-    return bool(manifest["version"] == VERSION)
+    return packages(wanted)
 
 
 class NodeHuman:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import stat
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -212,6 +214,16 @@ def test_an_entry_with_a_url_is_replaced_as_a_whole(home: HostHome) -> None:
     assert "# about\n[tui]\n" in file.read_text()
 
 
+def test_settings_that_wait_for_their_command_stay(home: HostHome) -> None:
+    file = home.file(HOSTS["codex"])
+    file.parent.mkdir()
+    before = '[mcp_servers.pacerelle]\nenabled_tools = ["get_status"] # mine\n'
+    file.write_text(before)
+    assert home.host("install", "codex", "--agent", "a-1").code == 0
+    assert file.read_text().startswith(before)
+    check(HOSTS["codex"], entry_of(HOSTS["codex"], file), PACERELLE_AGENT_ID="a-1")
+
+
 def test_another_store_or_socket_is_written_too(home: HostHome) -> None:
     home.host("install", "cursor", before=("--store-root", "shop", "--socket", "run/mcp.sock"))
     found = entry_of(HOSTS["cursor"], home.file(HOSTS["cursor"]))
@@ -284,3 +296,20 @@ def test_uninstall_goes_alone(home: HostHome) -> None:
     for more in ("--print", "--agent=a"):
         assert home.host("install", "zed", "--uninstall", more).code == 2
     assert home.host("install", "nonesuch").code == 2
+
+
+async def test_only_the_formats_that_are_needed_are_imported(home: HostHome) -> None:
+    program = (
+        "import sys\n"
+        "from pacerelle_cli.root import root\n"
+        "root(['host', *sys.argv[1:]], standalone_mode=False)\n"
+        "print('imported', *sys.modules, file=sys.stderr)"
+    )
+    for args in (["list"], ["install", "cursor"]):
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", program, *args,
+            env=home.env(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        _, err = await asyncio.wait_for(child.communicate(), 30)
+        imported = set(err.decode().split("imported ")[1].split())
+        assert not imported & {"tomlkit", "ruamel.yaml", "subprocess", "asyncio", "mcp", "rich"}

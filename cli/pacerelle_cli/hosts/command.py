@@ -150,6 +150,8 @@ def _path(chosen: Host, file: Path | None) -> Path:
 
 def _entry(chosen: Host, file: HostFile) -> Any:
     """What the host has, or None. Raises BadHostFile."""
+    if file.raw is None:
+        return None
     try:
         return formats.find(formats.read(chosen.format, file.text), chosen.where)
     except BadText as error:

@@ -92,7 +92,7 @@ def fresh(host: Host, wanted: Wanted) -> dict[str, Any]:
 def edits(host: Host, found: Any, wanted: Wanted) -> list[tuple[tuple[str, ...], Any]]:
     """What to put where in the host's file, so that it has the wanted entry; empty if it has it."""
     words = command_line(host, found)
-    if not words:
+    if not words and not (isinstance(found, Mapping) and all(_is_setting(name) for name in found)):
         return [(host.where, fresh(host, wanted))]
     args = [*wanted.args, *_kept(_options(words) or [], wanted)]
     fields = {host.command: wanted.command, host.args: args}
@@ -106,6 +106,11 @@ def edits(host: Host, found: Any, wanted: Wanted) -> list[tuple[tuple[str, ...],
     if env:
         changes += [((*host.where, host.env, name), value) for name, value in missing.items()]
     return changes
+
+
+def _is_setting(name: Any) -> bool:
+    """Whether a field of an entry can stay beside a command; an address cannot."""
+    return not str(name).lower().endswith(("url", "uri", "command", "cmd"))
 
 
 def _options(words: Sequence[str]) -> list[str] | None:
