@@ -6,6 +6,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,24 +58,23 @@ class Claims:
     ) -> WaitResult:
         call_id = call_id or uuid.uuid4().hex  # a request is new in the call that claimed it
         look = _Look(session, conversation_id, limit, after or 0, include_claimed, fits, call_id)
-        deadline = asyncio.get_running_loop().time() + timeout
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + timeout
         session.waiting += 1
         try:
             if release:
                 await self._give_back(session, release)
-            with self.waiting.queue(conversation_id) as waiter:
+            with self.waiting.queue(session, conversation_id) as waiter:
                 while True:
-                    share = self.waiting.turn(waiter)
-                    taken = await self._take(look, share)
-                    if (taken.fresh and taken.free) or (share or 0) > len(taken.fresh):
-                        self.waiting.left_over(waiter)
+                    taken = await self._take(look, self.waiting.turn(waiter))
+                    self.waiting.took(waiter, len(taken.fresh), left=taken.free)
                     if taken.rows:
                         found = tuple(look.shape(row) for row in taken.rows)
                         return WaitResult(found, found[-1].cursor, taken.more, self._connection())
-                    try:
+                    with suppress(TimeoutError):
                         async with asyncio.timeout_at(deadline):
                             await waiter.woken.wait()
-                    except TimeoutError:
+                    if clock() >= deadline:  # also when it is woken again and again for nothing
                         return WaitResult((), str(after) if after else None, False, self._connection())
         finally:
             session.waiting -= 1
