@@ -366,7 +366,7 @@ async def test_stopping_right_after_clients_connected(tmp_path: Path) -> None:
     for peer in peers:
         peer.connect(str(daemon.path))
     for _ in peers:
-        daemon.server._accept()  # what the loop would do in its next turn: the tasks have not begun
+        daemon.server._acceptor._accept()  # what the loop would do in its next turn: the tasks have not begun
     await daemon.server.stop()
     for peer in peers:
         assert peer.recv(100) == b""
@@ -386,12 +386,12 @@ async def main(path):
     daemon = Daemon(path, HubDouble("a1"))
     daemon.server.start()
     accepts = 0
-    accept = daemon.server._accept
+    accept = daemon.server._acceptor._accept
     def counted():
         nonlocal accepts
         accepts += 1
         accept()
-    daemon.server._accept = counted
+    daemon.server._acceptor._accept = counted
     daemon.server.start()
     import socket
     clients = [socket.socket(socket.AF_UNIX) for _ in range(5)]

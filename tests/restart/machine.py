@@ -60,11 +60,11 @@ class EraHost(Host):
 
     def updates(self, uri: str) -> int:
         """How often the host was told that a resource has changed."""
-        told = (n["params"]["uri"] for n in self.notifications if n["method"] == "notifications/resources/updated")
+        told = (n["params"]["uri"] for n in self.notifications if n.get("method") == "notifications/resources/updated")
         return sum(each == uri for each in told)
 
     def acknowledged(self) -> int:
-        return sum(n["method"] == "notifications/subscriptions/acknowledged" for n in self.notifications)
+        return sum(n.get("method") == "notifications/subscriptions/acknowledged" for n in self.notifications)
 
 
 async def killed(stack: Stack) -> int:

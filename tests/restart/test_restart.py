@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter, defaultdict
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ class Worker:
 
     def __init__(self, host: EraHost, document: Path, seen: Seen) -> None:
         self.host, self.document, self.seen = host, document, seen
+        self.begun: set[str] = set()
 
     async def run(self) -> None:
         await self.subscribe()
@@ -82,8 +84,9 @@ class Worker:
         source, seen, tool = message["message_id"], self.seen, self.host.tool
         seen.holders[source].add(self.host.name)
         seen.new[source] += message["delivery"] == "new"
-        if source in seen.done or (message["delivery"] == "again" and seen.new[source]):
+        if source in self.begun:
             return  # the other of our two waiting calls has it
+        self.begun.add(source)
         texts = [f"{kind} {source}" for kind in ("text", "widget", "file")]
         widget = {"type": "widget.standard", "v": 1, "id": f"w-{source}", "kind": "progress"}
         widget["spec"] = {"title": texts[1], "value": 1}
@@ -126,8 +129,7 @@ async def calls_of_every_kind(machine: Stack, *, hosts: int, kills: int, rng: ra
         pids = set()
         for _ in range(kills):
             seen.busy.clear()
-            async with asyncio.timeout(60):
-                await seen.busy.wait()
+            await until(lambda: nothing_failed(running) and seen.busy.is_set(), "a request")
             await asyncio.sleep(rng.uniform(0.0, 0.08))  # in the midst of its calls
             pids.add(await killed(machine))
             await until(lambda: nothing_failed(running) and machine.daemon_pid() not in (None, *pids), "a new daemon")
@@ -135,6 +137,7 @@ async def calls_of_every_kind(machine: Stack, *, hosts: int, kills: int, rng: ra
         await asking
         await until(lambda: nothing_failed(running) and len(seen.done) == len(asked), "all requests to be done", 240)
         assert len(pids) == kills
+        await all_submitted(machine)
         await everything_arrived(phone, seen)
         await nothing_was_doubled(machine, seen, len(asked))
     finally:
@@ -163,23 +166,40 @@ def nothing_failed(tasks: list[asyncio.Task[None]]) -> bool:
     return True
 
 
+async def all_submitted(machine: Stack) -> None:
+    """A reply that was under way in many kills is left to whoever decides: the same envelope goes out again."""
+    async with machine.control() as control:
+
+        async def none_open() -> bool:
+            async with control.get("/v1/agents/-/replies", params={"state": "open", "limit": 500}) as response:
+                replies = (await response.json())["replies"]
+            for reply in replies:
+                if reply["state"] == "uncertain":
+                    async with control.post(f"/v1/agents/-/replies/{reply['message_id']}/retry") as response:
+                        assert response.status == 200
+            return not replies
+
+        await until(none_open, "all replies to be submitted")
+
+
 async def everything_arrived(phone: Device, seen: Seen) -> None:
     counted: Counter[str] = Counter()
     updates = 0
-    async with asyncio.timeout(120):
-        async for message in phone.messages(0):
-            if message.direction != "in":
-                continue
-            if message.kind == "widget_update":
-                updates += 1
-            elif message.kind == "widget":
-                assert message.widget is not None
-                counted[message.widget.spec["title"]] += 1
-            else:
-                assert message.kind == "text", f"{message.kind}: {message.reason}"
-                counted[message.text] += 1
-            if updates >= seen.updates and len(counted) >= len(seen.texts):
-                break
+    with suppress(TimeoutError):
+        async with asyncio.timeout(60):
+            async for message in phone.messages(0):
+                if message.direction != "in":
+                    continue
+                if message.kind == "widget_update":
+                    updates += 1
+                elif message.kind == "widget":
+                    assert message.widget is not None
+                    counted[message.widget.spec["title"]] += 1
+                else:
+                    assert message.kind == "text", f"{message.kind}: {message.reason}"
+                    counted[message.text] += 1
+                if updates >= seen.updates and len(counted) >= len(seen.texts):
+                    break
     assert counted == Counter(seen.texts)
     assert updates == seen.updates
 
@@ -187,7 +207,7 @@ async def everything_arrived(phone: Device, seen: Seen) -> None:
 async def nothing_was_doubled(machine: Stack, seen: Seen, requests: int) -> None:
     """By what hosts saw, and by the daemon's own log of what happened."""
     assert all(len(holders) == 1 for holders in seen.holders.values()), "a claim was lost"
-    assert set(seen.new.values()) == {1}
+    assert max(seen.new.values()) == 1
     events: Counter[str] = Counter()
     replies: set[str] = set()
     after = 0

@@ -21,6 +21,7 @@ from pacerelled import errors
 from pacerelled.agent.api import AgentApi, HubApi
 from pacerelled.agent.model import Reply, Session
 
+from .accepting import Acceptor
 from .answers import answer, answer_error
 from .decisions import DecisionCalls
 from .fields import MAX_JSON, file_pieces, json_fields, query_fields
@@ -51,7 +52,8 @@ class ControlServer:
 
     def __init__(self, hub: HubApi, sock: socket.socket, *, paths: Mapping[str, Any], stop: Callable[[], None]) -> None:
         self._hub = hub
-        self._sock = sock
+        self._acceptor = Acceptor(sock, self._take, name="control.sock")
+        self._connecting: set[asyncio.Future[Any]] = set()  # for a moment; somebody has to hold them
         self._paths = dict(paths)
         self._stop = stop
         self._stopping = asyncio.Event()
@@ -71,14 +73,22 @@ class ControlServer:
             shutdown_timeout=_STOP_GRACE,
         )
         await self._runner.setup()
-        await web.SockSite(self._runner, self._sock).start()
+        self._acceptor.start()
 
     async def stop(self) -> None:
         """Ends within a second: waiting calls are answered with what there is, or with 503 `stopping`."""
+        self._acceptor.close()
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
-        self._sock.close()
+
+    def _take(self, sock: socket.socket) -> None:
+        assert self._runner is not None
+        assert self._runner.server is not None
+        connecting = asyncio.get_running_loop().connect_accepted_socket(self._runner.server, sock)
+        task = asyncio.ensure_future(connecting)
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
 
     def _routes(self) -> list[web.RouteDef]:
         agent = "/v1/agents/{id}"

@@ -1,8 +1,6 @@
 """mcp.sock: where the shims of MCP hosts connect (docs/local-protocol.md).
 
-A connection is a hello, then one MCP session. The listening socket is read by hand rather than by `asyncio.Server`: on
-Python 3.12.1 that one cannot be waited for while a client idles, and it reports a lack of descriptors a hundred times
-for each try.
+A connection is a hello, then one MCP session.
 """
 
 from __future__ import annotations
@@ -23,12 +21,12 @@ from pacerelled.mcp.results import unexpected
 from pacerelled.mcp.server import build_server
 from pacerelled.mcp.stream import LineReader, serve_stream
 
+from .accepting import Acceptor
 from .sockets import peer_uid
 
 log = logging.getLogger(__name__)
 
 HELLO_TIMEOUT = 10.0  # seconds
-_ACCEPT_PAUSE = 1.0  # seconds to wait when the process has run out of descriptors
 _STOP_TIME = 0.8  # seconds that the connections get to end
 
 
@@ -49,27 +47,23 @@ class McpSocketServer:
 
     def __init__(self, hub: HubApi, sock: socket.socket, *, version: str) -> None:
         self._hub = hub
-        self._sock = sock
+        self._acceptor = Acceptor(sock, self._take, name="mcp.sock")
         self._version = version
         self._connections: set[_Connection] = set()
         self._by_session: dict[str, _Connection] = {}
-        self._resume: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         """Accepts from now on. Needs the running loop."""
-        asyncio.get_running_loop().add_reader(self._sock, self._accept)
+        self._acceptor.start()
 
     async def stop(self) -> None:
         """Closes the socket and every connection, within a second, also when hosts idle or calls wait.
 
         Calls in flight are not answered: a shim makes them again at the next daemon.
         """
-        if self._sock.fileno() < 0:
+        if self._acceptor.closed:
             return  # stopped before
-        if self._resume is not None:
-            self._resume.cancel()
-        asyncio.get_running_loop().remove_reader(self._sock)
-        self._sock.close()
+        self._acceptor.close()
         for connection in self._connections:
             connection.close()
         if self._connections:
@@ -77,19 +71,7 @@ class McpSocketServer:
             if late:
                 log.warning("%d connections to hosts did not end in time", len(late))
 
-    def _accept(self) -> None:
-        try:
-            sock, _ = self._sock.accept()
-        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return
-        except OSError as error:
-            # Out of descriptors or memory. The socket stays readable: without a pause this would spin.
-            log.error("cannot accept a connection on mcp.sock: %s", error.strerror)
-            loop = asyncio.get_running_loop()
-            loop.remove_reader(self._sock)
-            self._resume = loop.call_later(_ACCEPT_PAUSE, self.start)
-            return
-        sock.setblocking(False)
+    def _take(self, sock: socket.socket) -> None:
         connection = _Connection(sock, self._serve)
         self._connections.add(connection)
         connection.task.add_done_callback(lambda _: self._connections.discard(connection))
