@@ -25,6 +25,7 @@ _MAX_MESSAGE = 21_000  # bytes of a message in a list
 _MAX_TEXT = 12_000  # of which are its text
 _MAX_LARGE = 5_000  # and these, which may be as long as a message
 _LARGE = ("widget_response", "widget_update", "widget", "attachments")
+_ABOUT = 300  # bytes in which it says that it is shortened, but for its id
 _FRAME = 1_500  # bytes of a result around its list: notices, cursor
 
 MESSAGE_TEMPLATE: Final = "message://{message_id}{?start}"
@@ -45,7 +46,8 @@ def shown(item: Request | Reply | Checkpoint) -> dict[str, Any]:
     for name in left_out:
         del row[name]
     text, row["text"] = row["text"], ""
-    end = _cut(text, 0, max(0, min(_MAX_TEXT, _MAX_MESSAGE - size(row))))
+    rest = size(row) + size(item.message_id) + size(message_uri(item.message_id)) + _ABOUT
+    end = _cut(text, 0, max(0, min(_MAX_TEXT, _MAX_MESSAGE - rest)))
     row["text"] = text[:end]
     if end == len(text) and not left_out:
         return row
