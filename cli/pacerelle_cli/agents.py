@@ -65,7 +65,7 @@ def add(
         },
         timeout=30.0,
     )
-    row = _once_settled(daemon, row)
+    row = once_settled(daemon, row)
     refused = row["login"] == "refused"
     if cli.json and not refused:  # one object: with an error it is the error
         show.as_json({"agent": row, "added": status == 201})
@@ -73,11 +73,7 @@ def add(
         what = "Added" if status == 201 else "Replaced the token of"
         click.echo(f"{what} {escape(agent_id)}: {row['connection']}.")
     if refused:
-        raise LoginNeeded(
-            "token_refused",
-            "The relay refused the token.",
-            hint=f"Copy it again, then: pacerelle agent token {agent_id}",
-        )
+        raise login_refused(agent_id)
 
 
 @command("list", example="pacerelle agent list")
@@ -146,14 +142,25 @@ def _read_token(token: str | None, from_stdin: bool) -> str:
     elif not (token := os.environ.get("PACERELLE_AGENT_TOKEN")):
         if not sys.stdin.isatty():
             raise click.UsageError("No token: use --token-stdin or PACERELLE_AGENT_TOKEN.")
-        token = click.prompt("Agent token", hide_input=True, err=True)
+        token = typed_token()
     token = str(token).strip()
     if not token:
         raise CliError("The token is empty.", hint="Copy it from where the agent was made.")
     return token
 
 
-def _once_settled(daemon: Daemon, row: dict[str, Any]) -> dict[str, Any]:
+def typed_token() -> str:
+    """From a prompt that does not show it."""
+    return str(click.prompt("Agent token", hide_input=True, err=True)).strip()
+
+
+def login_refused(agent_id: str) -> LoginNeeded:
+    return LoginNeeded(
+        "token_refused", "The relay refused the token.", hint=f"Copy it again, then: pacerelle login {agent_id}"
+    )
+
+
+def once_settled(daemon: Daemon, row: dict[str, Any]) -> dict[str, Any]:
     """The agent's row once the relay has taken or refused the token, or as it is after a while."""
     until = time.monotonic() + _LOGIN_WAIT
     while row["login"] == "ok" and row["connection"] != "connected" and time.monotonic() < until:

@@ -60,6 +60,14 @@ class Daemon:
             name = unquote(disposition.partition("filename*=UTF-8''")[2])
             yield name, answer.pieces()
 
+    @contextmanager
+    def stream(
+        self, method: str, path: str, body: Mapping[str, object], *, timeout: float
+    ) -> Iterator[tuple[int, Iterator[bytes]]]:
+        """The size of an answer, in bytes, and its bytes in pieces."""
+        with self._answer(method, path, json.dumps(body).encode(), timeout) as answer:
+            yield int(answer.headers.get("content-length", "0")), answer.pieces()
+
     def is_up(self) -> bool:
         """Whether somebody listens at the socket; says nothing about answers."""
         try:

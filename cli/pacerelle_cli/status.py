@@ -32,6 +32,9 @@ def status(ctx: click.Context) -> None:
         show.as_json(body)
     else:
         _health(body)
+        for warning in body["health"].get("warnings", ()):
+            click.echo(f"Note: {escape(warning['agent_id'])}: {escape(warning['message'])}")
+            click.echo(f"    {escape(warning['hint'])}")
         if body.get("agents"):
             click.echo()
             agents_table(body["agents"])

@@ -10,7 +10,11 @@
     │   ├── StoreKeyError      missing or wrong key
     │   ├── StoreCorrupt       damaged, truncated, not ours
     │   ├── StoreTooNew        written by a newer version
-    │   └── StoreUnavailable   disk full or I/O error: passes, nothing was written
+    │   ├── StoreUnavailable   disk full or I/O error: passes, nothing was written
+    │   └── StoreExists        there is one where another is to be restored
+    ├── BackupError            a file that was to be restored
+    │   ├── BackupDamaged      cut off, changed, or no backup
+    │   └── WrongPassphrase
     ├── LinkError              the relay: unreachable, refused, answered nonsense
     │   ├── RelayUnreachable
     │   │   ├── NotConnected   there was no connection: nothing has left
@@ -88,6 +92,22 @@ class StoreTooNew(StoreError):
 
 class StoreUnavailable(StoreError):
     code = "store_unavailable"
+
+
+class StoreExists(StoreError):
+    code = "store_exists"
+
+
+class BackupError(PacerelledError):
+    code = "backup"
+
+
+class BackupDamaged(BackupError):
+    code = "backup_damaged"
+
+
+class WrongPassphrase(BackupError):
+    code = "wrong_passphrase"
 
 
 class LinkError(PacerelledError):

@@ -41,8 +41,9 @@ def _run(paths: LocalPaths, move: bool) -> dict[str, Any]:
     lock = OwnerLock(paths.lock)
     lock.acquire()
     try:
-        reason = asyncio.run(damage(paths, Keyring(settings.keyring, os.environ), os.environ))
-        moved_to = move_aside(paths) if move and reason else None
+        keyring = Keyring(settings.keyring, os.environ)
+        reason = asyncio.run(damage(paths, keyring, os.environ))
+        moved_to = asyncio.run(move_aside(paths, "damaged", keyring=keyring)) if move and reason else None
     finally:
         lock.release()
     return {

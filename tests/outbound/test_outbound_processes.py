@@ -14,8 +14,9 @@ import pytest
 
 from pacerelle_phone.device import Device
 from pacerelle_phone.model import Message, PairedAgent
-from pacerelled.store.custody import Keyring, obtain_store_key
+from pacerelled.store.custody import obtain_store_key
 from pacerelled.store.database import Store
+from pacerelled.store.keyring import Keyring
 from tests.e2e.stack import Host, Stack, stack, until
 
 

@@ -30,6 +30,7 @@ from .allow import AllowList
 from .claims import Claims, unknown_request
 from .crypto import AgentCrypto
 from .devices import Devices
+from .export import Export
 from .files import Files
 from .folders import Folders
 from .history import History
@@ -90,6 +91,7 @@ class Agent:
         )
         self.quarantine = Quarantine(row.agent_id, store, self._crypto, self._inbox)
         self.devices = Devices(row.agent_id, store, self._crypto, self.quarantine, on_decided=self._decided)
+        self.export = Export(row.agent_id, store)
         self.allow_list = AllowList(row.agent_id, store, self.quarantine, on_decided=self._decided)
         self._outbox = Outbox(
             row.agent_id,

@@ -10,9 +10,12 @@ from collections.abc import AsyncIterable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, Protocol
 
+from pacerelled.backup.making import Backup
+
 from .access import AccessTokens
 from .allow import AllowList
 from .devices import Devices
+from .export import Export
 from .keys import Keys
 from .model import (
     Checkpoint,
@@ -210,6 +213,9 @@ class AgentApi(Protocol):
     @property
     def allow_list(self) -> AllowList: ...
 
+    @property
+    def export(self) -> Export: ...
+
     def attachment(self, message_id: str, attachment_id: str) -> AbstractAsyncContextManager[FetchedFile]:
         """The decrypted and checked file, whose pieces can be read inside the context."""
 
@@ -264,6 +270,9 @@ class HubApi(Protocol):
     async def remove_agent(self, agent_id: str, *, purge: bool = False) -> None: ...
 
     async def set_token(self, agent_id: str, token: str) -> None: ...
+
+    def backup(self, passphrase: str) -> AbstractAsyncContextManager[Backup]:
+        """The store as it is now, sealed; its pieces are read inside the context, while everything goes on."""
 
     async def status(self) -> dict[str, Any]:
         """The body of GET /v1/status (docs/local-protocol.md)."""

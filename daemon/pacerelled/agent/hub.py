@@ -8,11 +8,13 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from pacerelled import __version__
+from pacerelled.backup.making import Backup, make_backup
 from pacerelled.config import Settings, checked_url
 from pacerelled.errors import (
     AgentExists,
@@ -215,6 +217,9 @@ class Hub:
 
     async def set_token(self, agent_id: str, token: str) -> None:
         await self.keys.keep(agent_id, token)
+
+    def backup(self, passphrase: str) -> AbstractAsyncContextManager[Backup]:
+        return make_backup(self._store, self._state / "config.toml", passphrase)
 
     async def _start_agent(self, row: AgentRow, token: str | None) -> Agent:
         agent_id = row.agent_id

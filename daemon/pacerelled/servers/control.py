@@ -25,6 +25,7 @@ from .accepting import Acceptor
 from .answers import answer, answer_error
 from .decisions import DecisionCalls
 from .fields import MAX_JSON, file_pieces, json_fields, query_fields
+from .keeping import KeepingCalls
 from .sockets import peer_uid
 from .tokens import TokenCalls
 
@@ -114,6 +115,7 @@ class ControlServer:
             web.post(f"{agent}/replies/{{message_id}}/drop", self._drop),
             web.post(f"{agent}/replies/{{message_id}}/widget", self._update_widget),
             *DecisionCalls(self._agent).routes(agent),
+            *KeepingCalls(self._hub, self._agent).routes(agent),
             *TokenCalls(self._hub).routes(),
         ]
 

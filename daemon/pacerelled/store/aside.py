@@ -13,10 +13,12 @@ from pacerelled.errors import NotPossible, StoreCorrupt, StoreError, StoreKeyErr
 from pacerelled.files import sync_directory
 
 from .agents import list_agents, load_pieces
-from .custody import key_source
-from .database import RESTORE_HINT, Tx, examine
+from .custody import entry_of, key_source
+from .database import Tx
+from .driver import Connection
 from .keyring import Keyring
 from .memo import MEMO
+from .opening import RESTORE_HINT, examine
 from .rekey import store_key
 
 LOST = (
@@ -34,7 +36,7 @@ async def damage(paths: LocalPaths, keyring: Keyring, env: Mapping[str, str]) ->
     Raises NotPossible (there is none, or its key is out of reach, so that nobody can tell), StoreUnavailable and
     StoreTooNew, which moving it aside is no help against. The caller holds the owner's lock.
     """
-    if not any(path.exists() for path in _files(paths)[:-1]):
+    if not any(path.exists() for path in store_files(paths)[:-1]):
         raise NotPossible(f"There is no store in {paths.state}", hint="The daemon makes one when it starts.")
     try:
         source = key_source(paths.state)
@@ -55,16 +57,23 @@ async def damage(paths: LocalPaths, keyring: Keyring, env: Mapping[str, str]) ->
     return None
 
 
-def move_aside(paths: LocalPaths) -> Path:
-    """Moves the store with its key into a folder beside it, and returns that. Raises StoreUnavailable."""
-    name = f"damaged-{datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}"
+async def move_aside(paths: LocalPaths, why: str, *, keyring: Keyring) -> Path | None:
+    """Moves the store with its key into a folder `why-TIME` beside it, and returns that; None if there is none.
+
+    A key in the keyring is kept under the folder's name too. Raises StoreUnavailable.
+    """
+    found = [path for path in store_files(paths) if path.exists()]
+    if not found:
+        return None
+    name = f"{why}-{datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}"
     try:
         folder = _make(paths.state, name)
+        if raw := await keyring.get(entry_of(paths.state)):
+            await keyring.set(entry_of(folder), raw)
         # The database first: without it nothing is opened, should we be interrupted. A log alone is never left behind
         # by a database that goes on.
-        for path in _files(paths):
-            if path.exists():
-                path.rename(folder / path.name)
+        for path in found:
+            path.rename(folder / path.name)
         for directory in (folder, paths.state):
             sync_directory(directory)
     except OSError as error:
@@ -75,13 +84,14 @@ def move_aside(paths: LocalPaths) -> Path:
     return folder
 
 
-def _files(paths: LocalPaths) -> list[Path]:
-    """In the order in which they are moved; the key last."""
+def store_files(paths: LocalPaths) -> list[Path]:
+    """What a store can consist of, in the order in which it is moved; the key last."""
     beside = [paths.store.with_name(paths.store.name + suffix) for suffix in ("-wal", "-shm")]
     return [paths.store, *beside, paths.state / MEMO, paths.key_file]
 
 
-def _check_pieces(tx: Tx) -> None:
+def _check_pieces(conn: Connection) -> None:
+    tx = Tx(conn, 0)
     for row in list_agents(tx):
         pieces = load_pieces(tx, row.agent_id)
         if row.e2ee and pieces:

@@ -6,8 +6,10 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,25 +18,19 @@ from pacerelled.errors import (
     InvalidArgument,
     StoreCorrupt,
     StoreError,
-    StoreKeyError,
-    StoreTooNew,
     StoreUnavailable,
     place_of,
 )
-from pacerelled.files import make_private
 
 from .clock import StoreClock
-from .driver import Connection, Database, DatabaseError, connect
-from .schema import migrations, unknown_migrations
-from .wal import log_is_damaged
+from .driver import Connection, DatabaseError
+from .opening import RESTORE_HINT as RESTORE_HINT
+from .opening import beside, mapped, open_connection
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-RESTORE_HINT = (
-    "Nothing was changed. Restore the folder from a backup (store.db, store.json and store.key belong together), "
-    "or start with an empty store: `pacerelle store move-aside` says what is lost then, and asks."
-)
+AUTOCHECKPOINT = 1000  # pages of log after which SQLite folds it in: its own default
 
 
 def now() -> str:
@@ -87,6 +83,15 @@ class Tx:
         return result
 
 
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The store's file as it was at one moment, with the key that opens it. `size` in bytes."""
+
+    size: int
+    key: bytes = field(repr=False)
+    read: Callable[[int, int], Awaitable[bytes]] = field(repr=False)  # at an offset, so many bytes; raises StoreError
+
+
 class Store:
     """All access goes through `run`: one function, one transaction, one thread, in order of the calls.
 
@@ -98,8 +103,14 @@ class Store:
     folded in, and it would grow without end.
     """
 
-    def __init__(self, conn: Connection, clock: StoreClock, path: Path, executor: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, conn: Connection, clock: StoreClock, path: Path, key: bytes, executor: ThreadPoolExecutor
+    ) -> None:
         self._conn = conn
+        self._key = key
+        # Open as long as the store is: closing any descriptor of a file ends the locks that SQLite has on it.
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._held = False  # the log is not folded in: a snapshot is being read
         self._executor = executor
         self._clock = clock
         self._waiting = 0  # transactions asked for that have not ended
@@ -123,12 +134,12 @@ class Store:
         except BaseException:
             executor.shutdown(wait=False)
             raise
-        return cls(conn, clock, path, executor)
+        return cls(conn, clock, path, key, executor)
 
     async def run(self, fn: Callable[[Tx], T]) -> T:
         """`fn(tx)` in one transaction. A cancelled caller does not stop it."""
         if self._closed:
-            raise StoreError("The store is closed", hint="The daemon is stopping.")
+            raise _closed()
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[T] = loop.create_future()
 
@@ -166,17 +177,56 @@ class Store:
         self._closed = True
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._executor, self._conn.close)
+        os.close(self._file)
         self._executor.shutdown(wait=True)
 
     async def fold_log(self) -> None:
-        """Writes the log into the file and empties it. Raises StoreError."""
+        """Writes the log into the file and empties it; not while a snapshot is read. Raises StoreError."""
         if not self._closed:
             await asyncio.get_running_loop().run_in_executor(self._executor, self._fold_log)
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[Snapshot]:
+        """The store at this moment, to be read inside the context while everything goes on. Raises StoreError.
+
+        What is committed meanwhile goes to the log, which is not folded into the file before the end.
+        """
+        if self._closed:
+            raise _closed()
+        loop = asyncio.get_running_loop()
+        size = await loop.run_in_executor(self._executor, self._hold_file)
+        try:
+            yield Snapshot(size, self._key, self._read_file)
+        finally:
+            if not self._closed:
+                await loop.run_in_executor(self._executor, self._let_file_go)
+
+    async def _read_file(self, at: int, size: int) -> bytes:
+        data = await asyncio.to_thread(os.pread, self._file, size, at) if not self._closed else b""
+        if self._closed:  # by now, which may have folded the log in
+            raise _closed()
+        if len(data) < size:
+            raise StoreCorrupt(f"The store {self.path} is shorter than it was", hint=RESTORE_HINT)
+        return data
+
+    def _hold_file(self) -> int:
+        if self._held:
+            raise StoreUnavailable("The store is being copied already", hint="Try again when that has ended.")
+        self._fold_log()
+        if self.log_size():
+            raise StoreUnavailable("The log of the store cannot be folded in now", hint="Try again.")
+        self._held = True
+        self._conn.execute("PRAGMA wal_autocheckpoint = 0")
+        return os.fstat(self._file).st_size
+
+    def _let_file_go(self) -> None:
+        self._held = False
+        self._conn.execute(f"PRAGMA wal_autocheckpoint = {AUTOCHECKPOINT}")
 
     def log_size(self) -> int:
         """Bytes."""
         try:
-            return _beside(self.path, "-wal").stat().st_size
+            return beside(self.path, "-wal").stat().st_size
         except FileNotFoundError:
             return 0
 
@@ -198,6 +248,8 @@ class Store:
             outcome.set_exception(error)
 
     def _fold_log(self) -> None:
+        if self._held:
+            return
         try:
             self._conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         except DatabaseError as error:
@@ -242,22 +294,13 @@ class Store:
         return result
 
 
+def _closed() -> StoreError:
+    return StoreError("The store is closed", hint="The daemon is stopping.")
+
+
 def _open(path: Path, key: bytes, new: bool) -> tuple[Connection, StoreClock]:
-    if examine(path, key, new=new):
-        make_private(path)
-    else:
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600))
-    conn = connect(path, key)
+    conn = open_connection(path, key, new=new)
     try:
-        conn.execute("PRAGMA locking_mode = EXCLUSIVE")  # before the first reading: the log's index stays in memory
-        conn.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of a new store: what is pruned can be given back
-        conn.execute("PRAGMA journal_mode = WAL")
-        conn.execute("PRAGMA synchronous = FULL")
-        conn.execute("PRAGMA foreign_keys = ON")
-        conn.execute("PRAGMA temp_store = MEMORY")
-        conn.execute("PRAGMA journal_size_limit = 8388608")
-        conn.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # what a crash left of the log must not meet the next crash
-        migrations.apply(Database(conn))
         saved = conn.execute("SELECT lived, wall FROM clock").fetchone()
     except BaseException as error:
         conn.close()
@@ -265,77 +308,3 @@ def _open(path: Path, key: bytes, new: bool) -> tuple[Connection, StoreClock]:
             raise mapped(error) from error
         raise
     return conn, StoreClock(saved and tuple(saved))
-
-
-def examine(path: Path, key: bytes, *, new: bool, also: Callable[[Tx], object] = lambda tx: None) -> bool:
-    """Raises StoreError for a store that cannot be used, and changes nothing. False if there is none yet.
-
-    `new` says whether that may be; `also` may look further.
-    """
-    size = path.stat().st_size if path.exists() else None
-    if size:
-        _check(path, key, also)
-        return True
-    if not new:
-        state = "is missing" if size is None else "is empty"
-        raise StoreCorrupt(f"The store {path} {state}, though it existed before", hint=RESTORE_HINT)
-    return False
-
-
-def _check(path: Path, key: bytes, also: Callable[[Tx], object]) -> None:
-    """Reads every page: one whose authentication code is wrong must stop us now, not in a month.
-
-    On a connection that cannot write: opening a store as usual, even in vain, would fold its log into it.
-    """
-    log_file, index = _beside(path, "-wal"), _beside(path, "-shm")
-    if log_is_damaged(log_file):
-        raise StoreCorrupt(f"The log of the store {path} is damaged", hint=RESTORE_HINT)
-    index_wanted = log_file.exists() and not index.exists()
-    if index_wanted:
-        try:
-            index.touch(0o600)  # a reader that may not make it wants it to be there
-        except OSError as error:
-            raise StoreUnavailable(
-                f"{index} cannot be made: {error.strerror}",
-                hint="Free some disk space, or make the folder writable.",
-            ) from error
-    conn = connect(path, key, read_only=True)
-    try:
-        if newer := unknown_migrations(Database(conn)):
-            raise StoreTooNew(
-                f"The store was written by a newer version (it has {', '.join(newer)})",
-                hint="Upgrade pacerelled, or restore the backup made before the upgrade. Nothing was changed.",
-            )
-        if any(row[0] != "ok" for row in conn.execute("PRAGMA quick_check(1)").fetchall()):
-            raise StoreCorrupt(f"The store {path} is damaged", hint=RESTORE_HINT)
-        also(Tx(conn, 0))
-    except DatabaseError as error:
-        if "not a database" in str(error):
-            raise StoreKeyError(
-                f"The store {path} does not open with this key (wrong key, or its first page is damaged)",
-                hint=RESTORE_HINT,
-            ) from error
-        raise mapped(error) from error
-    finally:
-        conn.close()
-        if index_wanted:
-            index.unlink()
-
-
-def _beside(path: Path, suffix: str) -> Path:
-    return path.with_name(path.name + suffix)
-
-
-def mapped(error: Exception) -> StoreError:
-    """The one seam at which the driver's errors become ours."""
-    text = str(error)
-    if "disk is full" in text or "disk I/O" in text or "readonly" in text or "unable to open" in text:
-        return StoreUnavailable(
-            f"The store cannot be written now: {text}",
-            hint="Free some disk space (or make the folder writable). Unread messages wait at the relay.",
-        )
-    if "locked" in text or "busy" in text:
-        return StoreUnavailable(f"The store is in use by another program: {text}", hint="Close what has store.db open.")
-    if "malformed" in text or "not a database" in text:
-        return StoreCorrupt(f"The store is damaged: {text}", hint=RESTORE_HINT)
-    return StoreError(f"The store failed: {text}", hint="Restart the daemon; report this if it comes back.")

@@ -19,10 +19,10 @@ from pacerelled.errors import NotPossible, StoreKeyError, StoreUnavailable
 from pacerelled.files import sync_directory
 
 from .custody import KEY_BYTES, Places, StoreKey, obtain_store_key
-from .database import examine, mapped
 from .driver import DatabaseError, connect
 from .keyring import Keyring
 from .memo import KeyNote, Memo, read_memo, write_memo
+from .opening import examine, mapped
 
 
 async def store_key(paths: LocalPaths, *, keyring: Keyring, env: Mapping[str, str]) -> StoreKey:
@@ -105,24 +105,30 @@ def under_another_key(source: Path, key: bytes, target: Path, new_key: bytes) ->
         target.unlink(missing_ok=True)
         os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         shutil.copyfile(source, target)
-        conn = connect(target, key)
-        try:
-            conn.execute("PRAGMA journal_mode = MEMORY")  # a copy that is interrupted is thrown away
-            conn.execute(f"PRAGMA rekey = \"x'{new_key.hex()}'\"")
-        finally:
-            conn.close()
-        with target.open("rb") as file:
-            os.fsync(file.fileno())
+        change_key(target, key, new_key)
         examine(target, new_key, new=False)
     except BaseException as error:
         target.unlink(missing_ok=True)
-        if isinstance(error, DatabaseError):
-            raise mapped(error) from error
         if isinstance(error, OSError):
             raise StoreUnavailable(
                 f"{target} cannot be written: {error.strerror}", hint="A copy of the store needs as much space again."
             ) from error
         raise
+
+
+def change_key(path: Path, key: bytes, new_key: bytes) -> None:
+    """Writes a store that nobody needs, should this be interrupted, under another key. Raises StoreError, OSError."""
+    conn = connect(path, key)
+    try:
+        conn.execute("PRAGMA journal_mode = DELETE")  # no log beside it
+        conn.execute("PRAGMA journal_mode = MEMORY")
+        conn.execute(f"PRAGMA rekey = \"x'{new_key.hex()}'\"")
+    except DatabaseError as error:
+        raise mapped(error) from error
+    finally:
+        conn.close()
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def fold(path: Path, key: bytes) -> None:
