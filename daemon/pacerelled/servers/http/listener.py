@@ -94,7 +94,9 @@ class _Connection(H11Protocol):
 
 def _bind(host: str, port: int) -> socket.socket:
     version = ipaddress.ip_address(host).version
-    sock = socket.socket(socket.AF_INET6 if version == 6 else socket.AF_INET, socket.SOCK_STREAM)
+    family = socket.AF_INET6 if version == 6 else socket.AF_INET
+    # Named as TCP, or asyncio would not turn Nagle's delay off: 40 ms for each answer.
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of a daemon before may linger
         sock.bind((host, port))

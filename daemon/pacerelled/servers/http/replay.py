@@ -15,7 +15,7 @@ from mcp.server.streamable_http import GET_STREAM_KEY, EventCallback, EventMessa
 from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCResponse
 
 MAX_EVENTS: Final = 256
-MAX_BYTES: Final = 4 * 1024 * 1024
+MAX_BYTES: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
