@@ -102,7 +102,7 @@ class Machine:
     # What hosts do
 
     def hello(self, session: str | None = None, **more: Any) -> Hello:
-        return Hello(session=session or secrets.token_hex(16), shim="0.1.0", pid=1, **more)
+        return Hello(session=session or secrets.token_hex(16), shim="0.1.0", **{"pid": 1, **more})
 
     def client(self, era: str, hello: Hello | None = None, **more: Any) -> Client:
         """The official client: `legacy` does the handshake, a date speaks that version without one."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pacerelled.agent import sessions as sessions_module
@@ -142,6 +144,19 @@ async def test_a_second_host_is_told_who_works_on_a_request_and_can_take_it_over
             ("codex 0.171 (codex-cli, /home/ada/site)", 2),
             ("codex 0.171 (/b)", 0),
         }
+
+
+async def test_a_session_says_from_which_program_and_folder_it_comes(machine: Machine) -> None:
+    """Also when the shim cannot tell what started it: its process's parent is looked up."""
+    shim = await asyncio.create_subprocess_exec(sys.executable, "-c", "input()", stdin=asyncio.subprocess.PIPE)
+    ours = psutil.Process().name()
+    deep = "/home/ada/" + "deep/" * 100 + "site"
+    async with machine.client("legacy", machine.hello(pid=shim.pid, cwd=deep)) as host:
+        (shown,) = (await call(host, "get_status"))["hosts"]
+    await shim.communicate(b"\n")
+    assert (shown["client"], shown["client_version"], shown["host"], shown["pid"]) == ("codex", "0.171", ours, shim.pid)
+    assert shown["cwd"] == deep
+    assert shown["label"] == f"codex 0.171 ({ours}, …{deep[-100:]})"
 
 
 async def test_a_request_can_be_taken_over_back_and_again(machine: Machine) -> None:

@@ -178,6 +178,15 @@ class Sessions:
                     session.last_active = time.monotonic()  # silent since its claims ended: look again in a lease
 
 
+def host_name(shim: int) -> str | None:
+    """The name of the process that started this one, for a shim that cannot find it out itself (on macOS)."""
+    try:
+        parent = psutil.Process(shim).parent()
+        return parent.name() if parent is not None else None
+    except psutil.Error:
+        return None
+
+
 def _start_time(pid: int | None) -> float | None:
     """When a process started, in seconds that no setting of the clock moves; None if there is none or it is a zombie.
 

@@ -16,6 +16,7 @@ from pacerelle_protocol.errors import LocalProtocolError
 from pacerelle_protocol.local import Hello, parse_hello, refused_line, welcome_line
 from pacerelled.agent.api import HubApi
 from pacerelled.agent.model import Session
+from pacerelled.agent.sessions import host_name
 from pacerelled.errors import AgentExists, PacerelledError, StoreUnavailable
 from pacerelled.mcp.results import unexpected
 from pacerelled.mcp.server import build_server
@@ -177,7 +178,7 @@ def _session(hello: Hello) -> Session:
         transport="stdio",
         agent_id=hello.agent_id,
         pid=hello.pid,
-        host=hello.host,
+        host=hello.host or host_name(hello.pid),
         cwd=hello.cwd,
         in_flight=hello.in_flight,
     )
