@@ -1,17 +1,14 @@
-"""What a host pays for the shim, beside a Python SDK server of the same kind and an empty Python process.
+"""What a host pays for the shim, beside servers of the same kind on the Python and the Node SDK, and an empty process.
 
-All three are measured in turn, so that what else the machine does falls on all alike; medians of many runs.
+All are measured in turn, so that what else the machine does falls on all alike; medians of many runs.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,11 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from tests.outside.node import Unavailable, node, packages
 
 import pacerelle_shim
 
+from .machine import INITIALIZE, INITIALIZED, attached, daemon
+
 RUNS = 21
 CALLS = 300
+NODE_SDK = "@modelcontextprotocol/sdk@1.32"
 SDK_SERVER = """
 from mcp.server import MCPServer
 server = MCPServer("bench")
@@ -32,16 +33,13 @@ def get_status() -> str:
     return "ok"
 server.run()
 """
-INITIALIZE = {
-    "jsonrpc": "2.0",
-    "id": 0,
-    "method": "initialize",
-    "params": {
-        "protocolVersion": "2025-06-18",
-        "capabilities": {},
-        "clientInfo": {"name": "bench", "version": "1"},
-    },
-}
+NODE_SERVER = """
+const { McpServer } = require("@modelcontextprotocol/sdk/server/mcp.js")
+const { StdioServerTransport } = require("@modelcontextprotocol/sdk/server/stdio.js")
+const server = new McpServer({ name: "bench", version: "1" })
+server.registerTool("get_status", {}, () => ({ content: [{ type: "text", text: "ok" }] }))
+server.connect(new StdioServerTransport())
+"""
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
 SETTLE = 0.3  # seconds before resident memory is read
 
@@ -50,13 +48,16 @@ def main() -> dict[str, Any]:
     """Milliseconds from spawn to the answer to `initialize` (of an empty process: to its end), MiB resident when idle,
     and milliseconds a ping takes."""
     fast = [sys.executable, "-I", "-S", str(Path(pacerelle_shim.__file__).with_name("__main__.py"))]
-    shim, sdk, python = _Series(), _Series(), _Series()
-    with _daemon() as (root, sock):
+    shim, sdk, on_node, python = _Series(), _Series(), _Series(), _Series()
+    node_command, reason = _node_server()
+    with daemon() as (_, root, sock):
         shim_command = [*fast, "--store-root", str(root)]
         _measure(shim_command, _Series())  # the first run writes the bytecode
         for _ in range(RUNS):
             _measure(shim_command, shim)
             _measure([sys.executable, "-c", SDK_SERVER], sdk)
+            if node_command:
+                _measure(node_command, on_node)
             began = time.perf_counter()
             subprocess.run([sys.executable, "-c", "pass"], check=True)
             python.ms.append((time.perf_counter() - began) * 1000)
@@ -65,6 +66,7 @@ def main() -> dict[str, Any]:
         "runs": RUNS,
         "shim": shim.medians(),
         "sdk_server": sdk.medians(),
+        "node_server": on_node.medians() if node_command else reason,
         "python_pass_ms": round(statistics.median(python.ms), 1),
         "time_ratio": round(statistics.median(shim.ms) / statistics.median(sdk.ms), 3),
         "memory_ratio": round(statistics.median(shim.mib) / statistics.median(sdk.mib), 3),
@@ -75,6 +77,11 @@ def main() -> dict[str, Any]:
     print(
         f"Python SDK stdio server  {result['sdk_server']['ms']:8.1f} ms        {result['sdk_server']['mib']:8.1f} MiB"
     )
+    if node_command:
+        figures = on_node.medians()
+        print(f"Node SDK stdio server    {figures['ms']:8.1f} ms        {figures['mib']:8.1f} MiB")
+    else:
+        print(f"Node SDK stdio server    not measured: {reason}")
     print(f"python -c pass           {result['python_pass_ms']:8.1f} ms")
     print(f"shim / SDK server        {result['time_ratio']:8.3f}           {result['memory_ratio']:8.3f}")
     print(f"a ping: {spliced:.3f} ms through the shim, {direct:.3f} ms on mcp.sock itself (median of {CALLS})")
@@ -88,6 +95,17 @@ class _Series:
 
     def medians(self) -> dict[str, float]:
         return {"ms": round(statistics.median(self.ms), 1), "mib": round(statistics.median(self.mib), 1)}
+
+
+def _node_server() -> tuple[list[str], str]:
+    """The command of a server on the Node SDK, which npm installs outside of this folder; or why there is none."""
+    try:
+        program, folder = node(), packages(NODE_SDK)
+    except Unavailable as missing:
+        return [], str(missing)
+    script = folder / "server.cjs"
+    script.write_text(NODE_SERVER)
+    return [program, str(script)], ""
 
 
 def _measure(command: list[str], series: _Series) -> None:
@@ -122,7 +140,7 @@ def _ping_through(command: list[str]) -> float:
         _answer(process)
         assert process.stdin
         assert process.stdout
-        process.stdin.write(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
+        process.stdin.write(INITIALIZED)
         times = []
         for _ in range(CALLS):
             began = time.perf_counter()
@@ -134,14 +152,7 @@ def _ping_through(command: list[str]) -> float:
 
 
 def _ping(path: Path) -> float:
-    hello = {"pacerelle": "hello", "v": 1, "session": os.urandom(16).hex(), "shim": "bench", "pid": os.getpid()}
-    with socket.socket(socket.AF_UNIX) as sock:
-        sock.connect(str(path))
-        lines = sock.makefile("rb")
-        for message in (hello, INITIALIZE):
-            sock.sendall(json.dumps(message).encode() + b"\n")
-            lines.readline()
-        sock.sendall(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
+    with attached(path) as sock, sock.makefile("rb") as lines:
         times = []
         for _ in range(CALLS):
             began = time.perf_counter()
@@ -149,24 +160,6 @@ def _ping(path: Path) -> float:
             lines.readline()
             times.append(time.perf_counter() - began)
     return statistics.median(times) * 1000
-
-
-@contextmanager
-def _daemon() -> Iterator[tuple[Path, Path]]:
-    """A daemon without agents in a home of its own: its store root and mcp.sock."""
-    with tempfile.TemporaryDirectory(prefix="bench-") as home:
-        root, env = Path(home) / "root", os.environ | {"HOME": home, "PACERELLED_KEYRING": "false"}
-        command = [sys.executable, "-I", "-m", "pacerelled", "--store-root", str(root)]
-        with subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL) as process:
-            sock = root / "pacerelled" / "mcp.sock"
-            while not sock.exists():
-                if process.poll() is not None:
-                    raise RuntimeError("the daemon did not start")
-                time.sleep(0.02)
-            try:
-                yield root, sock
-            finally:
-                process.terminate()
 
 
 if __name__ == "__main__":
