@@ -108,7 +108,7 @@ class Hello:
     """A shim's first line. `session` (32 hex digits) is made once in a shim's life and sent again on reconnecting.
 
     `in_flight` is None at first; from then on it has the calls that will be made again: the id as JSON, and how many
-    seconds ago the host made it.
+    seconds ago the host made it. `token_visible`: the token is in the shim's arguments, which others can see.
     """
 
     session: str
@@ -122,6 +122,7 @@ class Hello:
     ws_url: str | None = None
     e2ee: bool = True
     in_flight: dict[str, float] | None = None
+    token_visible: bool = False
 
 
 _OPTIONAL = ("host", "cwd", "agent_id", "token", "base_url", "ws_url")
@@ -144,6 +145,7 @@ def encode_hello(hello: Hello) -> bytes:
             "ws_url": hello.ws_url,
             "e2ee": hello.e2ee,
             "in_flight": hello.in_flight,
+            "token_visible": hello.token_visible,
         }
     )
 
@@ -174,8 +176,9 @@ def parse_hello(line: bytes) -> Hello:
     for name in _OPTIONAL:
         if obj.get(name) is not None and not _is_text(obj[name]):
             raise _bad(name, f"null or a string of at most {MAX_HELLO_TEXT} characters")
-    if not isinstance(obj.get("e2ee", True), bool):
-        raise _bad("e2ee", "true or false")
+    for name, otherwise in (("e2ee", True), ("token_visible", False)):
+        if not isinstance(obj.get(name, otherwise), bool):
+            raise _bad(name, "true or false")
     if not _is_ages(obj.get("in_flight")):
         raise _bad("in_flight", "null, or an object of seconds")
     return Hello(
@@ -184,6 +187,7 @@ def parse_hello(line: bytes) -> Hello:
         pid=obj["pid"],
         e2ee=obj.get("e2ee", True),
         in_flight=obj.get("in_flight"),
+        token_visible=obj.get("token_visible", False),
         **{name: obj.get(name) or None for name in _OPTIONAL},
     )
 

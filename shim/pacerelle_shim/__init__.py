@@ -28,6 +28,7 @@ OPTIONS = "agent_id", "token", "base_url", "ws_url", "store_root", "socket"
 HELP = """pacerelle-mcp: an MCP server over stdio, which starts the daemon if none runs. Every option may be left out.
 --agent-id ID, --token TOKEN, --base-url URL, --ws-url URL, --store-root DIR, or in the environment
 PACERELLE_AGENT_ID, _AGENT_TOKEN, _BASE_URL, _WS_URL, _STORE_ROOT; --socket PATH, --no-e2ee, --version, --help"""
+VISIBLE = b"pacerelle-mcp: others on this machine can see --token. Set PACERELLE_AGENT_TOKEN in the host's settings.\n"
 
 
 def settings(argv: list[str]) -> dict[str, str]:
@@ -47,6 +48,8 @@ def settings(argv: list[str]) -> dict[str, str]:
             raise ShimError(f"pacerelle-mcp was given {flag} without a value: correct the host's settings.")
         else:
             values[name] = value
+            if name == "token":
+                values["token_visible"] = word
     return values
 
 
@@ -171,6 +174,7 @@ class Shim:
             pass
         pairs = [f'"{name}":{quoted(text) if text else "null"}' for name, text in texts.items()]
         e2ee = "false" if "no_e2ee" in self.options else "true"
+        pairs += ['"token_visible":true'] if "token_visible" in self.options else []
         ages = [f"{quoted(key)}:{monotonic() - made:.3f}" for key, (_, made, _) in self.calls.items()]
         pairs += [f'"e2ee":{e2ee}', f'"in_flight":{{{",".join(ages)}}}' if self.served else '"in_flight":null']
         return f'{{"pacerelle":"hello","v":{PROTOCOL},"pid":{os.getpid()},{",".join(pairs)}}}\n'.encode()
@@ -283,6 +287,8 @@ def main() -> int:
     shim = Shim(argv)
     if shim.broken:
         os.write(2, f"{shim.broken}\n".encode())
+    elif "token_visible" in shim.options:
+        os.write(2, VISIBLE)
     try:
         return shim.run()
     except (OSError, KeyboardInterrupt):

@@ -129,6 +129,8 @@ class McpSocketServer:
                     ws_url=hello.ws_url,
                     e2ee=hello.e2ee,
                 )
+                if hello.token_visible:
+                    self._hub.keys.seen_on_command_line(hello.agent_id)
             while older := self._by_session.get(hello.session):
                 older.close()
                 await asyncio.wait([older.task])

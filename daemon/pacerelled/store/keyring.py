@@ -93,16 +93,15 @@ class Keyring:
             nonlocal locked
             import keyring  # not at once: it looks for backends, and most daemons never need it
 
-            backend: Any = keyring.get_keyring()
-            if getattr(backend, "priority", 0) <= 0:
+            if getattr(keyring.get_keyring(), "priority", 0) <= 0 and not _came_later():
                 self.state = "absent"
                 return None
-            locked = _is_locked(backend)
+            locked = _is_locked(keyring.get_keyring())
             if locked and not prompt:
                 self.state = "locked"
                 return None
             try:
-                value = fn(backend)
+                value = fn(keyring)
             except keyring.errors.KeyringLocked:
                 self.state = "locked"
                 return None
@@ -131,6 +130,21 @@ class Keyring:
             self.state = "prompting" if locked else "hanging"
             log.warning("%s", self)
             return None
+
+
+def _came_later() -> bool:
+    """Whether there is a Secret Service by now: the library looks for it once."""
+    import keyring
+    from keyring.backends import SecretService
+
+    backend: Any = SecretService.Keyring
+    try:
+        found = bool(backend.priority > 0)
+    except RuntimeError:
+        return False
+    if found:
+        keyring.set_keyring(backend())
+    return found
 
 
 def _is_locked(backend: Any) -> bool:
