@@ -171,8 +171,10 @@ async def test_checkpoints_are_in_the_order_of_saving_also_when_the_clock_goes_b
     await store.run(save(2, "1970-01-01T00:00:00.000Z"))
     await store.run(save(3, "2026-01-01T00:00:00.000Z"))
     await store.run(save(1, "1980-01-01T00:00:00.000Z"))
-    rows = await store.run(lambda tx: checkpoints.select(tx, AGENT, conversation_id=None, include_completed=False))
-    assert [row[0] for row in rows] == ["m2", "m3", "m1"]
+    rows = await store.run(
+        lambda tx: checkpoints.select(tx, AGENT, conversation_id=None, include_completed=False, after=0, limit=9)
+    )
+    assert [row[1] for row in rows] == ["m2", "m3", "m1"]
 
 
 # -- the store's own time --------------------------------------------------------------------------------------

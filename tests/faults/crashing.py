@@ -82,7 +82,7 @@ POINTS: dict[str, Callable[[Die], None]] = {
     "request committed": lambda die: committed(requests, "insert_request", die),
     "request acknowledged": lambda die: after_await(RelayConnection, "send", die, only='"ACK_READ"'),
     # The claim is on the disk, the answer is not written.
-    "request handed out": lambda die: committed(requests, "take", die, when=lambda result, _: bool(result[1])),
+    "request handed out": lambda die: committed(requests, "take", die, when=lambda result, _: bool(result.fresh)),
     "request processed": lambda die: committed(requests, "mark_processed", die),
     "reply encrypted": lambda die: after(AgentCrypto, "seal", die),
     "reply committed": lambda die: committed(replies, "insert_reply", die),
