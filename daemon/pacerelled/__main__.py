@@ -6,6 +6,7 @@ The lock comes before everything that is slow to import: of twenty daemons start
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import gc
 import logging
 import os
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from pacerelle_protocol.errors import LocalProtocolError
 from pacerelle_protocol.local import LocalPaths, local_paths
 from pacerelled import __version__
+from pacerelled.activation import by_launchd, by_systemd
 from pacerelled.config import Settings, load_settings
 from pacerelled.errors import AlreadyRunning, ConfigError, PacerelledError, SocketPathError, StoreError
 from pacerelled.files import private_directory
@@ -34,8 +36,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         private_directory(paths.state)
         flags = {"base_url": arguments.base_url, "ws_url": arguments.ws_url, "log_level": arguments.log_level}
         settings = load_settings(paths.config, os.environ, flags)
+        if arguments.foreground:
+            from pacerelled.supervise import supervise
+
+            sys.exit(supervise(paths, settings.log_level, _options(arguments)))
         lock = OwnerLock(paths.lock)
-        lock.acquire()
+        # Whoever the service manager gave the sockets to is the daemon: nobody can reach another one any more.
+        lock.acquire(take_over=by_systemd(os.environ) or by_launchd(os.environ))
     except PacerelledError as error:
         sys.exit(_complain(error))
     try:
@@ -48,9 +55,8 @@ def _serve(paths: LocalPaths, settings: Settings) -> int:
     import asyncio
 
     os.umask(0o077)
-    logging.basicConfig(
-        level=settings.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    log_to_stderr(settings.log_level)
+    faulthandler.enable()  # a watchdog ends a daemon that hangs with SIGABRT: the log then has where each thread was
     # Libraries log addresses and payloads at these levels; the relay's has the token in it.
     for name in ("websockets", "aiohttp", "asyncio", "mcp", "keyring", "urllib3", "httpx", "uvicorn", "sse_starlette"):
         logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
@@ -64,6 +70,17 @@ def _serve(paths: LocalPaths, settings: Settings) -> int:
     except PacerelledError as error:
         return _complain(error)
     return 0
+
+
+def log_to_stderr(level: str) -> None:
+    logging.basicConfig(
+        level=level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+
+
+def _options(arguments: argparse.Namespace) -> list[str]:
+    given = {name: value for name, value in vars(arguments).items() if isinstance(value, str)}
+    return [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
 
 
 def _paths(store_root: str | None, socket: str | None) -> LocalPaths:
@@ -96,6 +113,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--base-url", metavar="URL", help="the relay's address for agents that name none")
     parser.add_argument("--ws-url", metavar="URL", help="the relay's WebSocket address, if it is another one")
     parser.add_argument("--log-level", metavar="LEVEL", help="debug, info, warning or error")
+    parser.add_argument(
+        "--foreground",
+        action="store_true",
+        help="start the daemon as a child, and again when it fails: for containers, and where there is no systemd",
+    )
     parser.add_argument("--version", action="version", version=f"pacerelled {__version__}")
     return parser
 

@@ -27,6 +27,7 @@ from pacerelled.store.keyring import Keyring
 from pacerelled.store.rekey import store_key
 from pacerelled.store.retention import Policy
 from pacerelled.store.upkeep import Upkeep
+from pacerelled.watchdog import feed
 
 if TYPE_CHECKING:
     from pacerelled.agent.hub import Hub
@@ -106,6 +107,8 @@ async def _serve(paths: LocalPaths, settings: Settings, env: Mapping[str, str], 
                 gc.freeze()  # what is there now stays
                 gc.enable()
                 notify("READY=1\nSTATUS=Serving", env)
+                watchdog = asyncio.create_task(feed(store, env), name="watchdog")
+                cleanup.callback(watchdog.cancel)
                 log.info("pacerelled %s serves (pid %d, %d agents)", __version__, os.getpid(), len(hub.agents()))
                 await asyncio.Event().wait()
             finally:

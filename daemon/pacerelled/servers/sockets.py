@@ -17,6 +17,7 @@ from pathlib import Path
 from weakref import WeakKeyDictionary
 
 from pacerelle_protocol.local import MAX_SOCKET_PATH
+from pacerelled.activation import by_launchd, by_systemd, launchd_descriptors
 from pacerelled.errors import ConfigError, SocketPathError
 
 INHERITED_NAMES = ("mcp", "control")
@@ -56,14 +57,16 @@ def bind_unix(path: Path) -> socket.socket:
 
 
 def inherited_sockets(env: Mapping[str, str]) -> dict[str, socket.socket]:
-    """The listening sockets handed over by the service manager (sd_listen_fds(3)), by name; empty without any.
+    """The listening sockets handed over by the service manager (sd_listen_fds(3), launchd), by name; empty without any.
 
     Where `LISTEN_FDNAMES` has none of our names, the order of `INHERITED_NAMES` counts: systemd names descriptors after
     their unit unless told otherwise.
 
     Raises ConfigError: the variables or the descriptors are not what they claim.
     """
-    if env.get("LISTEN_PID") != str(os.getpid()):
+    if by_launchd(env):
+        return {name: _adopt(name, fd) for name, fd in launchd_descriptors(INHERITED_NAMES).items()}
+    if not by_systemd(env):
         return {}
     try:
         count = int(env.get("LISTEN_FDS", ""))
