@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.world import Home
+from tests.cli.world import Home, world
 from tests.hosts.host_world import HostHome
+
+__all__ = ["home", "world"]
 
 
 @pytest.fixture

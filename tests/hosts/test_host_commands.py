@@ -16,6 +16,7 @@ import pytest
 import pacerelle_shim
 from pacerelle_cli.hosts import formats
 from pacerelle_cli.hosts.catalogue import HOSTS, Host
+from tests.cli.world import World
 from tests.hosts.host_world import HostHome
 
 SHIM = str(Path(pacerelle_shim.__file__).with_name("__main__.py"))
@@ -313,3 +314,23 @@ async def test_only_the_formats_that_are_needed_are_imported(home: HostHome) -> 
         _, err = await asyncio.wait_for(child.communicate(), 30)
         imported = set(err.decode().split("imported ")[1].split())
         assert not imported & {"tomlkit", "ruamel.yaml", "subprocess", "asyncio", "mcp", "rich"}
+
+
+# What the daemon still needs
+
+
+async def test_install_says_what_the_daemon_still_needs(world: World) -> None:
+    async def advice(*args: str) -> list[str]:
+        result = await world.run("host", "install", "zed", *args, "--json")
+        assert result.code == 0, result
+        return list(json.loads(result.out)["advice"])
+
+    assert await advice() == ["The daemon does not know any agent yet: pacerelle agent add AGENT_ID"]
+    await world.agent("a-1")
+    assert await advice() == []
+    await world.agent("a-2", token=None)
+    assert await advice() == ["The daemon has several agents: say which one this host is for, with --agent AGENT_ID."]
+    assert await advice("--agent", "a-1") == []
+    assert await advice() == []  # the entry names one now
+    assert await advice("--agent", "a-2") == ["The daemon needs the agent's token: pacerelle agent token a-2"]
+    assert await advice("--agent", "a-3") == ["The daemon does not know the agent yet: pacerelle agent add a-3"]

@@ -146,7 +146,7 @@ def test_broken_toml_is_refused_with_its_line(text: str, line: int) -> None:
 # YAML
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(host_texts.yaml_block("extensions"))
 def test_yaml_of_any_style_is_edited_in_place(text: str) -> None:
     edited = formats.put("yaml", text, YAML, ENTRY)

@@ -16,8 +16,8 @@ from pacerelle_cli.text import escape
 from . import entry, formats
 from .catalogue import HOSTS, Host
 from .entry import Wanted
-from .errors import BadHostFile, BadText, HostFailed
-from .files import UNTOUCHED, HostFile, read
+from .errors import BadHostFile, HostFailed
+from .settings import Settings
 
 _name = click.argument("name", metavar="HOST", type=click.Choice(list(HOSTS)))
 _file = click.option(
@@ -48,7 +48,8 @@ def host() -> None:
 def install(cli: Cli, name: str, agent_id: str | None, file: Path | None, only_print: bool, uninstall: bool) -> None:
     """Write the entry that starts Pacerelle into a host's own file.
 
-    All else in the file stays as it is, and a copy of it is kept beside it. The entry has no token: the daemon has it.
+    HOST is one of claude-desktop, claude-code, codex, cursor, vscode, zed, gemini, goose. All else in the file stays as
+    it is, and a copy of it is kept beside it. The entry has no token: the daemon has it.
     """
     if uninstall and (only_print or agent_id):
         raise click.UsageError("--uninstall goes with neither --print nor --agent.")
@@ -71,7 +72,7 @@ def list_(cli: Cli) -> None:
 
     \b
     current        it runs this installation
-    outdated       it runs another installation, or has other settings: install
+    outdated       it runs another installation: install it again
     other command  an entry of this name runs something else
     absent         there is none
     unreadable     the file cannot be read; the reason is below the table
@@ -96,15 +97,15 @@ def list_(cli: Cli) -> None:
 @json_option
 @pass_cli
 def test(cli: Cli, name: str, file: Path | None) -> None:
-    """Start a host's entry as the host would, with the little environment it gives, and list the tools.
+    """Start a host's entry as the host does, and list its tools.
 
-    Like the host, this starts the daemon if none runs.
+    It gets as little of your environment as from the host. Like the host, this starts the daemon if none runs.
     """
     from . import trial
 
     chosen = HOSTS[name]
     path = _path(chosen, file)
-    found = _entry(chosen, read(path))
+    found = Settings(chosen, path).found
     words = entry.command_line(chosen, found)
     if not words:
         raise HostFailed(
@@ -148,25 +149,10 @@ def _path(chosen: Host, file: Path | None) -> Path:
     return Path(os.path.abspath(file)) if file else chosen.file(os.environ)
 
 
-def _entry(chosen: Host, file: HostFile) -> Any:
-    """What the host has, or None. Raises BadHostFile."""
-    if file.raw is None:
-        return None
-    try:
-        return formats.find(formats.read(chosen.format, file.text), chosen.where)
-    except BadText as error:
-        raise _unusable(file, error) from error
-
-
-def _unusable(file: HostFile, error: BadText) -> BadHostFile:
-    return BadHostFile(f"{file.path}, {error}", hint=UNTOUCHED)
-
-
 def _row(chosen: Host, wanted: Wanted) -> dict[str, Any]:
     path = chosen.file(os.environ)
     try:
-        found, reason = _entry(chosen, read(path)), ""
-        state = entry.state(chosen, found, wanted)
+        state, reason = entry.state(chosen, Settings(chosen, path).found, wanted), ""
     except BadHostFile as error:
         state, reason = "unreadable", error.message
     installed = chosen.is_installed(os.environ)
@@ -178,27 +164,17 @@ def _print(cli: Cli, chosen: Host, path: Path, wanted: Wanted) -> None:
     if cli.json:
         show.as_json({"host": chosen.key, "file": str(path), "text": text})
     else:
-        click.echo(f"For {path}:", err=True)
+        click.echo(f"For {escape(str(path))}:", err=True)
         click.echo(text, nl=False)
 
 
 def _uninstall(cli: Cli, chosen: Host, path: Path) -> None:
-    file = read(path)
-    found = _entry(chosen, file)
-    backup = None
-    if found is not None:
-        if not entry.is_ours(chosen, found):
-            raise HostFailed(
-                f"The entry in {path} runs something else than Pacerelle's daemon.",
-                hint="It is not ours to remove. Remove it by hand if you do not need it.",
-            )
-        try:
-            backup = file.write(formats.remove(chosen.format, file.text, chosen.where))
-        except BadText as error:
-            raise _unusable(file, error) from error
+    settings = Settings(chosen, path)
+    there = settings.found is not None
+    backup = settings.uninstall() if there else None
     if cli.json:
-        show.as_json({"host": chosen.key, "file": str(path), "changed": found is not None, "backup": _text(backup)})
-    elif found is None:
+        show.as_json({"host": chosen.key, "file": str(path), "changed": there, "backup": _text(backup)})
+    elif not there:
         click.echo(f"{chosen.title} has no entry in {escape(str(path))}: there is nothing to remove.")
     else:
         click.echo(f"Removed the entry from {escape(str(path))}.")
@@ -207,20 +183,11 @@ def _uninstall(cli: Cli, chosen: Host, path: Path) -> None:
 
 
 def _install(cli: Cli, chosen: Host, path: Path, wanted: Wanted, agent_id: str | None) -> None:
-    file = read(path)
-    found = _entry(chosen, file)
-    before = entry.state(chosen, found, wanted)
+    settings = Settings(chosen, path)
+    before = entry.state(chosen, settings.found, wanted)
     installed = chosen.is_installed(os.environ)
-    backup = None
-    if before != entry.CURRENT:
-        try:
-            text = file.text
-            for place, value in entry.edits(chosen, found, wanted):
-                text = formats.put(chosen.format, text, place, value)
-        except BadText as error:
-            raise _unusable(file, error) from error
-        backup = file.write(text)
-    advice = _advice(cli, agent_id)
+    backup = settings.install(wanted) if before != entry.CURRENT else None
+    advice = _advice(cli, agent_id or entry.agent_of(chosen, settings.found))
     if cli.json:
         show.as_json(
             {
@@ -244,10 +211,8 @@ def _install(cli: Cli, chosen: Host, path: Path, wanted: Wanted, agent_id: str |
         click.echo(f"The file as it was: {escape(str(backup))}")
     if not installed:
         click.echo(f"{chosen.title} was not found on this machine; it will find the entry there.")
-    click.echo(chosen.restart)
-    click.echo(f"Try it first with: pacerelle host test {chosen.key}")
-    for line in advice:
-        click.echo(line)
+    for line in (chosen.restart, f"Try it first with: pacerelle host test {chosen.key}", *advice):
+        click.echo(escape(line))
 
 
 def _text(path: Path | None) -> str | None:

@@ -11,6 +11,7 @@ import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -80,6 +81,15 @@ def environment(host: Host, found: Any) -> dict[str, str]:
     """The entry's own variables."""
     given = found.get(host.env) if isinstance(found, Mapping) else None
     return {str(name): str(value) for name, value in given.items()} if isinstance(given, Mapping) else {}
+
+
+def agent_of(host: Host, found: Any) -> str | None:
+    """The agent that the entry names."""
+    named = environment(host, found).get("PACERELLE_AGENT_ID")
+    for word, following in pairwise([*command_line(host, found), ""]):
+        flag, _, value = word.partition("=")
+        named = value or following if flag == "--agent-id" else named
+    return named or None
 
 
 def fresh(host: Host, wanted: Wanted) -> dict[str, Any]:
