@@ -18,7 +18,7 @@ from .database import Store, Tx
 log = logging.getLogger(__name__)
 
 INTERVAL = 60.0  # seconds between rounds
-SAVE_CLOCK = 60  # rounds between notes of the store's time: each wakes a disk that may be asleep
+SAVE_CLOCK = 60  # rounds between notes of the store's time, and rounds at all while nothing is written
 QUIET = 0.2  # seconds without use, before a step
 PATIENCE = 2.0  # seconds; then a step is taken though there was no quiet
 BUDGET = 0.003  # seconds of a step, without its commit
@@ -53,7 +53,10 @@ class Upkeep:
                 if self._store.failing.is_set():
                     await self._recover()
                 rounds += 1
-                await self._round(save_clock=rounds % SAVE_CLOCK == 0)
+                hourly = rounds % SAVE_CLOCK == 0
+                # An empty log: nothing was written since the last round, so only age can make something due.
+                if rounds == 1 or hourly or self._store.log_size():
+                    await self._round(save_clock=hourly)
             except StoreError as error:
                 log.error("The store's upkeep waits: %s", error.message)
             except Exception as error:
