@@ -40,7 +40,7 @@ def paths_in(folder: Path) -> LocalPaths:
 
 async def make(folder: Path, place: str) -> None:
     paths = paths_in(folder)
-    paths.state.mkdir(parents=True)
+    paths.state.mkdir(parents=True, exist_ok=True)
     key = await store_key(paths, keyring=keyring(place), env={})
     assert key.source == place
     store = await Store.open(paths.store, key.raw, new=True)

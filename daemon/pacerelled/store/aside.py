@@ -60,7 +60,7 @@ async def damage(paths: LocalPaths, keyring: Keyring, env: Mapping[str, str]) ->
 async def move_aside(paths: LocalPaths, why: str, *, keyring: Keyring) -> Path | None:
     """Moves the store with its key into a folder `why-TIME` beside it, and returns that; None if there is none.
 
-    A key in the keyring is kept under the folder's name too. Raises StoreUnavailable.
+    A key in the keyring goes with it, to the folder's name. Raises StoreUnavailable.
     """
     found = [path for path in store_files(paths) if path.exists()]
     if not found:
@@ -68,8 +68,8 @@ async def move_aside(paths: LocalPaths, why: str, *, keyring: Keyring) -> Path |
     name = f"{why}-{datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}"
     try:
         folder = _make(paths.state, name)
-        if raw := await keyring.get(entry_of(paths.state)):
-            await keyring.set(entry_of(folder), raw)
+        key = await keyring.get(entry_of(paths.state))
+        key_kept = key is not None and await keyring.set(entry_of(folder), key)
         # The database first: without it nothing is opened, should we be interrupted. A log alone is never left behind
         # by a database that goes on.
         for path in found:
@@ -81,6 +81,8 @@ async def move_aside(paths: LocalPaths, why: str, *, keyring: Keyring) -> Path |
             f"The store in {paths.state} cannot be moved: {error.strerror}",
             hint="Free some disk space, or make the folder writable; then do it again.",
         ) from error
+    if key_kept:
+        await keyring.delete(entry_of(paths.state))  # the next store gets its own
     return folder
 
 
