@@ -166,6 +166,14 @@ async def test_a_reconnecting_session_replaces_its_older_connection(daemon: Daem
             assert (await newer.call(1, "get_status"))["result"]["isError"] is False
 
 
+async def test_a_wait_that_is_made_again_goes_on(daemon: Daemon) -> None:
+    async with raw(daemon.path, hello(in_flight={"5": 29.5, '"5"': 99.0})) as host:
+        for request_id in ("5", 5, 5):
+            await host.send(line(request_id, "tools/call", name="wait_for_messages", arguments={"timeoutMs": 30000}))
+        await until(lambda: len(daemon.agent.calls) == 3)
+        assert [call["timeout"] for _, call in daemon.agent.calls] == [0.0, 0.5, 30.0]
+
+
 async def test_a_session_that_connects_many_times_at_once_is_served_once(daemon: Daemon) -> None:
     greeting = encode_hello(hello())
     peers = [await Raw.connect(daemon.path) for _ in range(20)]
