@@ -112,6 +112,10 @@ async def _serve(paths: LocalPaths, settings: Settings, env: Mapping[str, str], 
                 log.info("pacerelled %s serves (pid %d, %d agents)", __version__, os.getpid(), len(hub.agents()))
                 await asyncio.Event().wait()
             finally:
+                # Before they are closed: a socket's file without a listener looks like a crash, and shims start a
+                # daemon after a crash.
+                unlink_own(paths.mcp_sock, sockets["mcp"])
+                unlink_own(paths.control_sock, sockets["control"])
                 servers = [mcp_server.stop(), control.stop(), *([http.stop()] if http else [])]
                 await _in_time(asyncio.gather(*servers), "servers")
                 await _in_time(asyncio.gather(hub.stop(), upkeep.stop()), "agents")

@@ -100,5 +100,7 @@ async def test_a_daemon_that_is_stopped_on_purpose_comes_back_with_the_next_call
         async with bare.control() as control, control.post("/v1/stop") as response:
             assert response.status == 202
         await until(lambda pid=pid: bare.daemon_pid() != pid, "the daemon's end")
+        await asyncio.sleep(0.5)  # attached hosts look for it once a second and more often
+        assert bare.daemon_pid() is None
         answers = await asyncio.gather(*(answer_of(host, "tools/list") for host in hosts))
         assert all("result" in answer for answer in answers)
