@@ -46,6 +46,7 @@ class Settings:
     http_host: str = "127.0.0.1"
     http_port: int = 8790  # 0: any that is free
     http_names: tuple[str, ...] = ()  # other host names under which this machine is reached
+    event_preview: int = 0  # characters of a request's text that its event shows
     # What is kept of processed requests, replies that came to an end, events, and receipts (store/retention.py)
     retention_days: int = 90
     retention_requests: int = 10_000
@@ -72,6 +73,7 @@ ENVIRONMENT = {
     "PACERELLED_HTTP_HOST": "http_host",
     "PACERELLED_HTTP_PORT": "http_port",
     "PACERELLED_HTTP_NAMES": "http_names",
+    "PACERELLED_EVENT_PREVIEW": "event_preview",
     "PACERELLED_RETENTION_DAYS": "retention_days",
     "PACERELLED_RETENTION_REQUESTS": "retention_requests",
     "PACERELLED_RETENTION_REPLIES": "retention_replies",
@@ -87,6 +89,7 @@ RANGES = {
     "ping_timeout": (0.1, 300.0),
     "reconnect_max": (0.05, 600.0),
     "http_port": (0, 65_535),
+    "event_preview": (0, 2_000),
     "retention_days": (1, 36_500),
     "retention_requests": (100, 1_000_000),
     "retention_replies": (100, 1_000_000),

@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -275,7 +275,14 @@ class HubDouble:
             "hosts": self.hosts,
         }
 
-    async def events(self, *, after: int, timeout: float, limit: int) -> dict[str, Any]:
+    @property
+    def event_log(self) -> HubDouble:
+        return self
+
+    async def wait(
+        self, cursor: str | None, wanted: Callable[[dict[str, Any]], bool], *, limit: int, timeout: float
+    ) -> dict[str, Any]:
+        after = len(self.happened) if cursor is None else int(cursor.rpartition(":")[2])
         self.waiting += 1
         try:
             async with asyncio.timeout(timeout):
@@ -286,12 +293,13 @@ class HubDouble:
             pass
         finally:
             self.waiting -= 1
-        found = [event for event in self.happened if event["seq"] > after][:limit]
-        return {"events": found, "next": found[-1]["seq"] if found else after, "gap": False}
+        found = [event for event in self.happened if event["seq"] > after and wanted(event)][:limit]
+        return {"events": found, "next_cursor": found[-1]["id"] if found else f"e:{after}", "gap": False}
 
     def happen(self, kind: str) -> None:
         seq = len(self.happened) + 1
-        self.happened.append({"seq": seq, "at": NOW, "agent_id": "agent-1", "type": kind, "data": {}})
+        event = {"id": f"e:{seq}", "epoch": "e", "seq": seq, "at": NOW, "type": kind, "agent": "agent-1", "data": {}}
+        self.happened.append(event)
         self.changed.set()
 
 

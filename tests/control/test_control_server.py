@@ -217,9 +217,9 @@ async def test_a_large_attachment_is_served_whole(control: Control) -> None:
 
 async def test_events_wait_until_something_happens(control: Control) -> None:
     control.hub.happen("first")
-    status, body = await control.call("GET", "/v1/events?after=0")
-    assert (status, [e["type"] for e in body["events"]], body["next"]) == (200, ["first"], 1)
-    call = asyncio.create_task(control.call("GET", "/v1/events?after=1&wait_s=30"))
+    status, body = await control.call("GET", "/v1/events?cursor=e:0")
+    assert (status, [e["type"] for e in body["events"]], body["next_cursor"]) == (200, ["first"], "e:1")
+    call = asyncio.create_task(control.call("GET", "/v1/events?cursor=e:1&wait_s=30"))
     await until(lambda: control.hub.waiting == 1)
     control.hub.happen("second")
     _, body = await call
@@ -238,9 +238,9 @@ async def test_stop_is_answered_before_the_daemon_ends(control: Control) -> None
     ("method", "path", "body", "argument"),
     [
         ("GET", "/v1/status?verbose=1", None, "verbose"),
-        ("GET", "/v1/events?after=-1", None, "after"),
-        ("GET", "/v1/events?after=x", None, "after"),
-        ("GET", "/v1/events?after=1&after=2", None, "after"),
+        ("GET", "/v1/events?last=0", None, "last"),
+        ("GET", "/v1/events?cursor=a&cursor=b", None, "cursor"),
+        ("GET", f"/v1/events?cursor={'a' * 101}", None, "cursor"),
         ("GET", "/v1/events?wait_s=31", None, "wait_s"),
         ("GET", "/v1/events?wait_s=nan", None, "wait_s"),
         ("GET", "/v1/agents/-/inbox?state=some", None, "state"),

@@ -129,7 +129,7 @@ async def test_stopping_with_idle_and_waiting_hosts_attached(tmp_path: Path, rel
         waiting = await (await Host.connect(running, **agent)).initialize()
         waiting.send("tools/call", arguments("wait_for_messages", timeoutMs=30000))
         poll = await asyncio.open_unix_connection(str(running.paths.control_sock))
-        poll[1].write(b"GET /v1/events?after=999&wait_s=30 HTTP/1.1\r\nHost: x\r\n\r\n")
+        poll[1].write(b"GET /v1/events?wait_s=30 HTTP/1.1\r\nHost: x\r\n\r\n")
         await relay.connected()
         await asyncio.sleep(0.1)
         said = await stop_in_time(running)

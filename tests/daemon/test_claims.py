@@ -14,6 +14,7 @@ import pytest
 from pacerelled.agent import sessions as sessions_module
 from pacerelled.agent.agent import Agent
 from pacerelled.agent.model import Session, WaitResult
+from pacerelled.agent.wanted import Wanted
 from pacerelled.errors import NotPossible, StoreUnavailable, UnknownMessage
 from pacerelled.store import requests
 
@@ -305,8 +306,8 @@ async def test_the_grace_time_ends_claims(tmp_path: Path, relay: ScriptedRelay) 
         core.hub.close_session(session)
         async with asyncio.timeout(30):
             assert ids(await waiting(agent, core.session("other"))) == ["a"]
-        types = [e["type"] for e in (await core.hub.events(after=0, timeout=0, limit=100))["events"]]
-        assert types[-2:] == ["request.released", "request.claimed"]
+        types = [e["type"] for e in (await core.hub.event_log.last(100, Wanted()))["events"]]
+        assert types[-2:] == ["claim.released", "message.claimed"]
         assert await core.store.run(lambda tx: tx.one("SELECT count(*) FROM sessions")[0]) == 1
 
 

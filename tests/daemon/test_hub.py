@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pacerelled.agent.hub import Hub
+from pacerelled.agent.wanted import Wanted
 from pacerelled.errors import (
     AgentExists,
     InvalidArgument,
@@ -245,14 +246,18 @@ async def test_subscribers_are_told_until_they_end_it(core: Core, relay: Scripte
     assert told == set()
 
 
+MESSAGES = Wanted(types=("device.*", "message.*", "claim.*", "checkpoint.*", "reply.*"))
+
+
 async def test_events_are_waited_for_and_numbered_over_restarts(core: Core, relay: ScriptedRelay) -> None:
     await core.agent(relay.url)
     human = await Human.meet(relay)
-    first = await core.hub.events(after=0, timeout=0, limit=100)
-    assert [e["type"] for e in first["events"]] == ["agent.added"]
+    log = core.hub.event_log
+    first = await log.last(100, Wanted())
+    assert first["events"][0]["type"] == "agent.added"
 
     async def waiting() -> dict[str, Any]:
-        return await core.hub.events(after=first["next"], timeout=30, limit=100)
+        return await log.wait(first["next_cursor"], MESSAGES, timeout=30, limit=100)
 
     calls = [asyncio.create_task(waiting()) for _ in range(3)]
     await asyncio.sleep(0.05)
@@ -260,37 +265,51 @@ async def test_events_are_waited_for_and_numbered_over_restarts(core: Core, rela
     await relay.push(frame)
     for call in calls:
         found = await call
-        assert [e["type"] for e in found["events"]] == ["device.added", "request.received"]
+        assert [e["type"] for e in found["events"]] == ["device.added", "message.received"]
+        assert found["events"][1]["data"] == {
+            "message_id": "m1",
+            "conversation_id": human.conversation,
+            "sender": human.user,
+            "kind": "text",
+        }
         assert "words" not in str(found)
     agent = core.hub.agent("a1")
     session = core.session()
-    after = found["next"]
+    after = found["next_cursor"]
     await agent.wait_for_messages(session, timeout=0)
     await agent.save_checkpoint(session, source_message_id="m1", summary="s", next_action="n")
     reply = await agent.send_message(session, text="r", source_message_id="m1")
     await agent.wait_for_reply(reply.message_id, timeout=30)
     await agent.mark_processed(session, "m1")
-    found = await core.hub.events(after=after, timeout=0, limit=100)
+    found = await log.wait(after, MESSAGES, timeout=0, limit=100)
     assert [e["type"] for e in found["events"]] == [
-        "request.claimed",
+        "message.claimed",
         "checkpoint.saved",
         "reply.queued",
         "reply.submitted",
-        "request.processed",
+        "message.processed",
     ]
     await core.restart()
-    assert await core.hub.events(after=found["next"], timeout=0, limit=100) == {
-        "events": [],
-        "next": found["next"],
-        "gap": False,
-    }
     await core.hub.add_agent("a2")
-    later = await core.hub.events(after=found["next"], timeout=0, limit=100)
-    assert [e["seq"] for e in later["events"]] == [found["next"] + 1]
+    later = await core.hub.event_log.wait(found["next_cursor"], Wanted(), timeout=0, limit=100)
+    last = found["events"][-1]
+    assert [e["seq"] for e in later["events"]] == [last["seq"] + 1 + at for at in range(len(later["events"]))]
+    assert {e["epoch"] for e in later["events"]} == {last["epoch"]}
+    assert later["events"][-1]["type"] == "agent.added"
 
 
-@pytest.mark.parametrize("act", ["checkpoint", "claim", "add", "remove", "quarantine", "queue offline"])
-async def test_every_event_ends_a_wait_at_once(core: Core, relay: ScriptedRelay, act: str) -> None:
+@pytest.mark.parametrize(
+    ("act", "kind"),
+    [
+        ("checkpoint", "checkpoint.saved"),
+        ("claim", "message.claimed"),
+        ("add", "agent.added"),
+        ("remove", "agent.removed"),
+        ("quarantine", "message.quarantined"),
+        ("queue offline", "reply.queued"),
+    ],
+)
+async def test_every_event_ends_a_wait_at_once(core: Core, relay: ScriptedRelay, act: str, kind: str) -> None:
     agent = await core.agent(relay.url)
     human = await Human.meet(relay)
     await relay.push(human.frame("x", id="m1"))
@@ -299,8 +318,9 @@ async def test_every_event_ends_a_wait_at_once(core: Core, relay: ScriptedRelay,
     if act == "queue offline":
         relay.refuse["/ws/agent"] = 500
         await relay.drop()
-    newest = (await core.hub.events(after=0, timeout=0, limit=100))["next"]
-    call = asyncio.create_task(core.hub.events(after=newest, timeout=600, limit=100))
+    log = core.hub.event_log
+    newest = (await log.last(1, Wanted()))["next_cursor"]
+    call = asyncio.create_task(log.wait(newest, Wanted(types=(kind,)), timeout=600, limit=100))
     await asyncio.sleep(0.02)
     match act:
         case "checkpoint":

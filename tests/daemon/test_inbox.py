@@ -13,6 +13,7 @@ from pacerelle_protocol.groups import new_group_key
 from pacerelle_protocol.history import HistoryKey
 from pacerelled.agent import inbox as inbox_module
 from pacerelled.agent.agent import Agent
+from pacerelled.agent.wanted import Wanted
 from pacerelled.store import quarantine, requests
 from pacerelled.store.database import Tx
 
@@ -185,9 +186,9 @@ async def test_a_changed_identity_is_reported_and_holds_the_device(
     assert (await quarantined(agent, 1))[0]["reason"] == "identity_changed"
     await relay.push(human.frame("who can tell?"))
     assert (await quarantined(agent, 2))[1]["reason"] == "identity_changed"
-    types = [e["type"] for e in (await core.hub.events(after=0, timeout=0, limit=100))["events"]]
+    types = [e["type"] for e in (await core.hub.event_log.last(100, Wanted()))["events"]]
     assert "identity.changed" in types
-    assert "quarantine.added" in types
+    assert "message.quarantined" in types
 
 
 async def test_the_device_less_name_is_no_way_around_a_failed_decryption(

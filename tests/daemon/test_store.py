@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -408,16 +407,18 @@ async def test_events_are_told_after_their_commit_only(store: Store) -> None:
     assert told == [1]
 
 
-def first(found: tuple[list[dict[str, Any]], int, bool]) -> tuple[list[int], int, bool]:
-    return [e["seq"] for e in found[0]], found[1], found[2]
-
-
 async def test_events_are_numbered_for_ever_and_a_gap_is_said(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(5):
         await store.run(add())
 
+    epoch = await store.run(events.epoch)
+
     def select(after: int, limit: int = 100) -> Callable[[Tx], tuple[list[int], int, bool]]:
-        return lambda tx: first(events.select(tx, after=after, limit=limit))
+        def look(tx: Tx) -> tuple[list[int], int, bool]:
+            found = events.page(tx, f"{epoch}:{after}", lambda event: True, limit)
+            return [e["seq"] for e in found.events], int(found.cursor.removeprefix(f"{epoch}:")), found.gap
+
+        return look
 
     assert await store.run(select(0, 2)) == ([1, 2], 2, False)
     assert await store.run(select(2)) == ([3, 4, 5], 5, False)
@@ -427,5 +428,7 @@ async def test_events_are_numbered_for_ever_and_a_gap_is_said(store: Store, monk
     assert await store.run(select(3)) == ([4, 5], 5, False)
     assert await store.run(select(2)) == ([], 5, True)
     await store.run(lambda tx: tx.execute("DELETE FROM events"))
+    assert await store.run(select(2)) == ([], 5, True)
+    assert await store.run(select(5)) == ([], 5, False)
     await store.run(add())
     assert (await store.run(select(5)))[0] == [6]

@@ -31,7 +31,7 @@ def checkpoint(tx: Tx, number: int, status: str) -> None:
 
 
 def event(tx: Tx) -> int:
-    return events.add(tx, AGENT, "request.received")
+    return events.add(tx, AGENT, "message.received")
 
 
 def count(tx: Tx, table: str, where: str = "1") -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pacerelled.agent.wanted import Wanted
 from pacerelled.config import load_settings
 from pacerelled.errors import ConfigError
 from pacerelled.store import checkpoints, clock, events, replies, requests, retention, upkeep
@@ -146,8 +147,9 @@ async def test_events_and_receipts_by_number_and_by_age(store: Store, days: Days
     assert await counted(store, "receipts") == 120
     assert await store.run(lambda tx: requests.receipt_digest(tx, AGENT, "m299")) == "digest 299"
     assert await store.run(lambda tx: requests.receipt_digest(tx, AGENT, "m179")) is None
-    found, following, gap = await store.run(lambda tx: events.select(tx, after=5, limit=10))
-    assert (found, following, gap) == ([], 300, True), "a cursor older than what is kept must learn of the gap"
+    missed = await store.run(lambda tx: events.page(tx, f"{events.epoch(tx)}:5", Wanted(), 10))
+    assert (missed.events, missed.gap) == ([], True), "a cursor older than what is kept must learn of the gap"
+    assert missed.cursor.endswith(":300")
     days.passed(399)
     await prune(store, KEEP_ALL)
     assert await counted(store, "receipts") == 120
@@ -380,6 +382,8 @@ async def test_a_daemon_keeps_what_its_settings_say(machine: Stack, world: World
     async with bent_daemon(machine, world):
         host = await machine.host(agent)
         await host.connected()
+        async with machine.control() as control, control.get("/v1/events?last=1") as response:
+            first = (await response.json())["next_cursor"]
         for number in range(130):
             await phone.send(agent.agent_id, str(number))
         taken = 0
@@ -392,7 +396,7 @@ async def test_a_daemon_keeps_what_its_settings_say(machine: Stack, world: World
             async with machine.control() as control:
                 async with control.get("/v1/agents/-/inbox?state=all&limit=500") as response:
                     texts = [m["text"] for m in (await response.json())["messages"]]
-                async with control.get("/v1/events?limit=500") as response:
+                async with control.get(f"/v1/events?cursor={first}") as response:
                     gap = (await response.json())["gap"]
             return gap and texts == [str(number) for number in range(25, 130)]
 

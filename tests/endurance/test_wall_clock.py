@@ -75,7 +75,7 @@ async def test_jumps_of_years_disturb_nothing(machine: Stack, world: World, jump
         texts = ["before", "long work", *(f"after {jump}" for jump in jumps)]
         assert [r["text"] for r in history["requests"]] == texts, "kept, in the order in which they came"
         assert [r["text"] for r in history["replies"]] == [f"re: {t}" for t in texts if t != "long work"]
-        async with machine.control() as control, control.get("/v1/events?limit=500") as response:
+        async with machine.control() as control, control.get("/v1/events?cursor=start&limit=500") as response:
             numbers = [event["seq"] for event in (await response.json())["events"]]
         assert numbers == list(range(1, len(numbers) + 1))
 

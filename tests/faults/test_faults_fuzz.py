@@ -124,7 +124,8 @@ class Ledger:
 
     def __init__(self, control: aiohttp.ClientSession, agent_id: str) -> None:
         self._control, self._agent_id = control, agent_id
-        self._after = self._notices = 0
+        self._after = "start"
+        self._notices = 0
 
     async def _get(self, path: str) -> Any:
         async with self._control.get(path) as response:
@@ -151,11 +152,11 @@ class Ledger:
     async def notices(self) -> int:
         """The relay's own so far; what the daemon notices by itself names the device."""
         while True:
-            found = await self._get(f"/v1/events?after={self._after}&limit=500")
+            found = await self._get(f"/v1/events?cursor={self._after}&limit=500")
             for event in found["events"]:
                 told = event["type"] == "identity.changed" and "device_id" not in event["data"]
-                self._notices += told and event["agent_id"] == self._agent_id
-            self._after = found["next"]
+                self._notices += told and event["agent"] == self._agent_id
+            self._after = found["next_cursor"]
             if not found["events"] and not found["gap"]:
                 return self._notices
 

@@ -146,6 +146,6 @@ async def test_a_device_with_other_keys_is_never_accepted(machine: Stack, host: 
         row = await quarantined(machine, message_id)
         assert (row["reason"], row["device_id"]) == ("identity_changed", human.device_id)
     assert await pending(host) == 0
-    async with machine.control() as control, control.get("/v1/events?limit=500") as response:
+    async with machine.control() as control, control.get("/v1/events?cursor=start&limit=500") as response:
         events = (await response.json())["events"]
     assert {e["data"]["peer_id"] for e in events if e["type"] == "identity.changed"} == {human.user_id}

@@ -6,6 +6,7 @@ from typing import Any
 
 from pacerelle_protocol.signal import safety_code
 from pacerelled.agent.agent import Agent
+from pacerelled.agent.wanted import Wanted
 from tests.daemon.core import Core
 from tests.daemon.human import Human, message_id
 from tests.daemon.polling import until
@@ -44,7 +45,7 @@ async def problems(agent: Agent) -> list[str]:
 
 
 async def events(core: Core) -> list[str]:
-    return [event["type"] for event in (await core.hub.events(after=0, timeout=0, limit=500))["events"]]
+    return [event["type"] for event in (await core.hub.event_log.last(500, Wanted()))["events"]]
 
 
 async def reborn(relay: ScriptedRelay, human: Human) -> Human:

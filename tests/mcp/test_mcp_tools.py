@@ -25,6 +25,7 @@ both_eras = pytest.mark.parametrize("era", ERAS)
 NAMES = [
     "get_status",
     "wait_for_messages",
+    "wait_for_events",
     "send_message",
     "send_widget",
     "update_widget",
@@ -86,7 +87,7 @@ async def test_a_host_sees_the_tools_the_prompt_and_the_resources(daemon: Daemon
         assert tool.description
         assert tool.annotations is not None
         assert tool.annotations.destructive_hint is False
-        assert tool.annotations.read_only_hint is (tool.name.startswith(("get_", "read_")))
+        assert tool.annotations.read_only_hint is tool.name.startswith(("get_", "read_", "wait_for_events"))
         assert tool.annotations.open_world_hint is tool.name.startswith(("send_", "update_"))
         assert tool.annotations.idempotent_hint is not (tool.name.startswith("send_") or tool.name == "save_attachment")
         assert tool.output_schema is not None

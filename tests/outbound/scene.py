@@ -9,6 +9,7 @@ from pacerelle_protocol.groups import GroupKey, seal_group
 from pacerelle_protocol.payload import WidgetResponse, WidgetUpdate, encode_widget_response, encode_widget_update
 from pacerelled.agent.agent import Agent
 from pacerelled.agent.model import Reply, Request, Session
+from pacerelled.agent.wanted import Wanted
 from tests.daemon.core import Core
 from tests.daemon.human import Human, message_id
 from tests.daemon.polling import until
@@ -105,7 +106,7 @@ class Scene:
         return next(r for r in found if r.message_id == message)
 
     async def events(self, kind: str) -> list[dict[str, Any]]:
-        found = await self.core.hub.events(after=0, timeout=0, limit=500)
+        found = await self.core.hub.event_log.last(500, Wanted())
         return [e["data"] for e in found["events"] if e["type"] == kind]
 
 

@@ -21,7 +21,7 @@ async def test_a_quote_settles_an_uncertain_reply_for_good(scene: Scene) -> None
     await scene.deliver(scene.ada.frame("thanks", id="m2", reply_to_message_id=reply.message_id))
     settled = await scene.agent.wait_for_reply(reply.message_id, timeout=0)
     assert (settled.state, settled.reason) == ("submitted", "confirmed by their answer")
-    (event,) = await scene.events("reply.confirmed")
+    (event,) = await scene.events("reply.submitted")
     assert (event["message_id"], event["by_message_id"]) == (reply.message_id, "m2")
     assert (await scene.agent.status())["uncertain_sends"] == []
     assert (await scene.agent.retry_reply(reply.message_id)).repeated

@@ -210,20 +210,20 @@ async def nothing_was_doubled(machine: Stack, seen: Seen, requests: int) -> None
     assert max(seen.new.values()) == 1
     events: Counter[str] = Counter()
     replies: set[str] = set()
-    after = 0
+    cursor = "start"
     async with machine.control() as control:
         while True:
-            async with control.get("/v1/events", params={"after": after, "limit": 500}) as response:
+            async with control.get("/v1/events", params={"cursor": cursor, "limit": 500}) as response:
                 page = await response.json()
             assert not page["gap"]
             events.update(event["type"] for event in page["events"])
             replies |= {e["data"]["message_id"] for e in page["events"] if e["type"] == "reply.queued"}
-            after = page["next"]
+            cursor = page["next_cursor"]
             if not page["events"]:
                 break
-    assert events["request.processed"] == requests
-    assert events["request.claimed"] == requests + events["request.released"]
-    assert events["request.released"] == 0
+    assert events["message.processed"] == requests
+    assert events["message.claimed"] == requests + events["claim.released"]
+    assert events["claim.released"] == 0
     assert events["checkpoint.saved"] == seen.checkpoints
     assert len(replies) == len(seen.texts) + seen.updates
     folder = machine.home / "Downloads" / "Pacerelle"

@@ -51,7 +51,10 @@ log = logging.getLogger(__name__)
 
 
 class Agent:
-    """Implements `api.AgentApi`. `notify(topic)` tells subscribers that something changed."""
+    """Implements `api.AgentApi`.
+
+    `notify(topic)` tells subscribers that something changed; `note(type, …)` writes an event of what is not stored.
+    """
 
     def __init__(
         self,
@@ -62,12 +65,15 @@ class Agent:
         settings: Settings,
         folders: Folders,
         notify: Callable[[str], None],
+        note: Callable[..., None],
     ) -> None:
         self.row = row
         self.agent_id = row.agent_id
         self._tokens = Tokens()
         self._store = store
         self._notify = notify
+        self._note = note
+        self._told_connection: State = "disconnected"
         self._crypto = AgentCrypto(row.agent_id, e2ee=row.e2ee)
         self._rest = RelayRest(row.base_url, lambda: self._tokens.current)
         self._prekeys = Prekeys(row.agent_id, store, self._crypto, self._rest)
@@ -88,6 +94,7 @@ class Agent:
             send=self._link.send,
             fetch_group_keys=self._rest.group_keys,
             on_accepted=self._accepted,
+            preview=settings.event_preview,
         )
         self.quarantine = Quarantine(row.agent_id, store, self._crypto, self._inbox)
         self.devices = Devices(row.agent_id, store, self._crypto, self.quarantine, on_decided=self._decided)
@@ -190,6 +197,10 @@ class Agent:
     def _link_changed(self, state: State) -> None:
         self._notify("status")
         log.info("Agent %s: %s", short(self.agent_id), state)
+        # An outage is two events, however many attempts it took.
+        if state != "connecting" and state != self._told_connection:
+            self._told_connection = state
+            self._note("connection.changed", connection=state, login=self.login)
         if state == "connected":
             self._outbox.link_up()
         elif self._link.refused and self._tokens.refuse_current():
@@ -353,7 +364,14 @@ class Agent:
                 host_session_label or session.label,
                 status,
             )
-            events.add(tx, self.agent_id, "checkpoint.saved", source_message_id=source_message_id, status=status)
+            events.add(
+                tx,
+                self.agent_id,
+                "checkpoint.saved",
+                source_message_id=source_message_id,
+                conversation_id=shapes.request(request).conversation_id,
+                status=status,
+            )
             return list(row)
 
         return shapes.checkpoint(await self._store.run(lambda tx: once(tx, self.agent_id, call, lambda: save(tx))))

@@ -15,6 +15,7 @@ from pacerelled.backup.making import Backup
 from .access import AccessTokens
 from .allow import AllowList
 from .devices import Devices
+from .event_log import EventLog
 from .export import Export
 from .keys import Keys
 from .model import (
@@ -277,8 +278,9 @@ class HubApi(Protocol):
     async def status(self) -> dict[str, Any]:
         """The body of GET /v1/status (docs/local-protocol.md)."""
 
-    async def events(self, *, after: int, timeout: float, limit: int) -> dict[str, Any]:
-        """{"events": [...], "next": seq, "gap": bool}."""
+    @property
+    def event_log(self) -> EventLog:
+        """What happened, and hearing of it."""
 
     def subscribe(self, callback: Callable[[str, str], None]) -> Callable[[], None]:
         """callback(agent_id, topic) on the loop for topics "inbox", "conversation", "widget", "outbox", "status".

@@ -99,7 +99,7 @@ class Claims:
                 fits=None if fits is None else lambda row: fits(look.shape(row)),
             )
             for seq in taken.fresh:
-                events.add(tx, self._agent_id, "request.claimed", seq=seq, session=look.session.id)
+                events.add(tx, self._agent_id, "message.claimed", **requests.ids(tx, seq), session=look.session.id)
             return taken
 
         task = asyncio.ensure_future(self._store.run(job))
@@ -118,7 +118,7 @@ class Claims:
 
         def job(tx: Tx) -> None:
             for seq in requests.hand_back(tx, fresh, look.session.id, look.call_id):
-                events.add(tx, self._agent_id, "request.released", seq=seq)
+                events.add(tx, self._agent_id, "claim.released", **requests.ids(tx, seq))
 
         if fresh:
             await self._store.run(job)
@@ -131,7 +131,9 @@ class Claims:
             for message_id in message_ids:
                 request = self._find(tx, message_id)
                 if request.processed_at is None and claims.give_back(tx, request.seq, session.id):
-                    events.add(tx, self._agent_id, "request.released", seq=request.seq, session=session.id)
+                    events.add(
+                        tx, self._agent_id, "claim.released", **requests.ids(tx, request.seq), session=session.id
+                    )
 
         await self._store.run(job)
         self.released()
@@ -142,7 +144,7 @@ class Claims:
             if request.processed_at is not None:
                 raise NotPossible(f"Request {message_id} is processed", hint="There is nothing to release.")
             if claims.release(tx, request.seq):
-                events.add(tx, self._agent_id, "request.released", seq=request.seq)
+                events.add(tx, self._agent_id, "claim.released", **requests.ids(tx, request.seq))
             return requests.by_seq(tx, request.seq)
 
         row = await self._store.run(job)
@@ -162,7 +164,7 @@ class Claims:
             if found.processed_at is None:
                 self._holding.admit(tx, session, message_id, take_over=take_over)
                 requests.mark_processed(tx, found.seq, note)
-                events.add(tx, self._agent_id, "request.processed", seq=found.seq, message_id=message_id)
+                events.add(tx, self._agent_id, "message.processed", **requests.ids(tx, found.seq))
             return requests.by_seq(tx, found.seq)
 
         row = await self._store.run(job)

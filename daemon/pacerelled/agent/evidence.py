@@ -39,5 +39,5 @@ def _confirm(tx: Tx, agent_id: str, message: IncomingMessage, message_id: str) -
     if reply.to not in (message.sender, group_target(message.conversation_id)):
         return False
     replies.set_state(tx, [reply.seq], "submitted", CONFIRMED)
-    events.add(tx, agent_id, "reply.confirmed", seq=reply.seq, message_id=message_id, by_message_id=message.id)
+    events.add(tx, agent_id, "reply.submitted", **replies.ids(tx, reply.seq), by_message_id=message.id)
     return True

@@ -45,11 +45,9 @@ class Holding:
             return
         self._sessions.remember(tx, session)
         before = claims.take_over(tx, request.seq, session.id, session.label)
-        about: dict[str, Any] = {"seq": request.seq, "session": session.id}
-        if before is None:
-            events.add(tx, self._agent_id, "request.claimed", **about)
-        else:
-            events.add(tx, self._agent_id, "request.taken_over", **about, before=before)
+        taken: dict[str, Any] = {} if before is None else {"taken_from": before}
+        about = {**requests.ids(tx, request.seq), "session": session.id, **taken}
+        events.add(tx, self._agent_id, "message.claimed", **about)
         tx.after_commit(self._on_change)
 
     def _refusal(self, tx: Tx, session: Session, request: Request) -> NotPossible:

@@ -35,6 +35,7 @@ from pacerelled.store.keyring import Keyring
 
 from .access import AccessTokens
 from .agent import Agent
+from .event_log import EventLog
 from .folders import Folders
 from .keys import Keys
 from .logins import Logins
@@ -46,6 +47,7 @@ from .work import in_thread
 log = logging.getLogger(__name__)
 
 MAX_AGENTS = 64
+STATE = ("agent_id", "connection", "login", "pending", "claimed", "queued", "uncertain", "quarantined")
 AGENT_ID = re.compile(r"[!-.0-9;-~]{1,200}")  # printable ASCII but `/` and `:`, which paths and Signal names join with
 
 
@@ -63,7 +65,7 @@ class Hub:
         self._folders = Folders(settings.files_in, settings.files_out, state)
         self._agents: dict[str, Agent] = {}
         self._subscribers: list[Callable[[str, str], None]] = []
-        self._news = asyncio.Event()
+        self.event_log = EventLog(store, state=self._state_now)
         self._changing = asyncio.Lock()  # adding and removing agents, one at a time
         self._started = time.monotonic()
         self._started_at = now()
@@ -77,12 +79,7 @@ class Hub:
 
     async def start(self) -> None:
         """Starts every agent the store knows. Raises StoreError."""
-        loop = asyncio.get_running_loop()
-
-        def on_event() -> None:
-            loop.call_soon_threadsafe(self._announce)
-
-        self._store.on_event = on_event
+        self.event_log.start()
         await self._sessions.start()
         await self.access.start()
         await in_thread(self._folders.clean)
@@ -99,15 +96,20 @@ class Hub:
                 log.error("An agent did not stop as it should: %s", place_of(ended))
         await self._sessions.stop()
         await self.access.stop()
+        await self.event_log.stop()
 
     # -- sessions ----------------------------------------------------------------------------------------------
 
     def open_session(self, session: Session) -> Session:
         self._notify("", "status")
+        if session.transport != "control":
+            self.event_log.note(session.agent_id, "host.attached", **_host(session))
         return self._sessions.open(session)
 
     def close_session(self, session: Session) -> None:
         self._sessions.close(session)
+        if session.transport != "control":
+            self.event_log.note(session.agent_id, "host.detached", **_host(session))
         self._notify("", "status")
 
     def sessions(self) -> list[dict[str, Any]]:
@@ -230,6 +232,7 @@ class Hub:
             settings=self._settings,
             folders=self._folders,
             notify=lambda topic: self._notify(agent_id, topic),
+            note=lambda type_, **data: self.event_log.note(agent_id, type_, **data),
         )
         if token:
             agent.set_token(token, "host")
@@ -256,19 +259,6 @@ class Hub:
                 self._subscribers.remove(callback)
 
         return end
-
-    async def events(self, *, after: int, timeout: float, limit: int) -> dict[str, Any]:
-        deadline = time.monotonic() + timeout
-        while True:
-            news = self._news
-            found, following, gap = await self._store.run(lambda tx: events.select(tx, after=after, limit=limit))
-            left = deadline - time.monotonic()
-            if found or gap or left <= 0:
-                return {"events": found, "next": following, "gap": gap}
-            try:
-                await asyncio.wait_for(news.wait(), left)
-            except TimeoutError:
-                return {"events": [], "next": following, "gap": False}
 
     async def status(self) -> dict[str, Any]:
         agents = [await agent.status() for agent in self._agents.values()]
@@ -309,16 +299,24 @@ class Hub:
         shown = (s for s in self._sessions.all() if s.transport != "control" and (s.connected or s.id in counts))
         return [self._sessions.describe(session, counts.get(session.id, 0)) for session in shown]
 
+    async def _state_now(self) -> dict[str, Any]:
+        """What somebody who missed events needs to know instead."""
+        status = await self.status()
+        return {
+            "agents": [{name: agent[name] for name in STATE} for agent in status["agents"]],
+            "hosts": status["hosts"],
+        }
+
     def _released(self, agent_ids: set[str]) -> None:
         for agent_id in agent_ids:
             if (agent := self._agents.get(agent_id)) is not None:
                 agent.look_again()
 
-    def _announce(self) -> None:
-        """There are new events."""
-        self._news.set()
-        self._news = asyncio.Event()
-
     def _notify(self, agent_id: str, topic: str) -> None:
         for callback in list(self._subscribers):
             callback(agent_id, topic)
+
+
+def _host(session: Session) -> dict[str, Any]:
+    """What names a host in an event."""
+    return {"session": session.id, "transport": session.transport, "host": session.host, "pid": session.pid}

@@ -56,11 +56,12 @@ class Inbox:
         send: Callable[[str], Awaitable[None]],
         fetch_group_keys: Callable[[str], Awaitable[bytes]],
         on_accepted: Callable[[list[Result]], None],
+        preview: int = 0,
     ) -> None:
         self._agent_id = agent_id
         self._store = store
         self._crypto = crypto
-        self._intake = Intake(agent_id, crypto)
+        self._intake = Intake(agent_id, crypto, preview=preview)
         self._send = send
         self._fetch_group_keys = fetch_group_keys
         self._on_accepted = on_accepted

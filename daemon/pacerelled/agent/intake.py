@@ -44,9 +44,10 @@ class Result:
 class Intake:
     """Callers `guard` the crypto before and `save` it after."""
 
-    def __init__(self, agent_id: str, crypto: AgentCrypto) -> None:
+    def __init__(self, agent_id: str, crypto: AgentCrypto, *, preview: int = 0) -> None:
         self._agent_id = agent_id
         self._crypto = crypto
+        self._preview_length = preview  # characters of a text that its event may show
 
     def take(self, tx: Tx, raw: bytes, waiting: Iterable[str] = ()) -> Result:
         """Takes a frame as it came. `waiting`: group conversations whose messages wait for keys."""
@@ -147,19 +148,25 @@ class Intake:
         opened = self._crypto.read(tx, message, plaintext)
         widget = widgets.about(tx, self._agent_id, message, opened.content)
         request = _request(message, opened, widget)
-        seq = requests.insert_request(tx, self._agent_id, request, message.digest)
+        requests.insert_request(tx, self._agent_id, request, message.digest)
         conversations.touch(tx, self._agent_id, message.conversation_id, group=message.is_group, sender=message.sender)
         events.add(
             tx,
             self._agent_id,
-            "request.received",
-            seq=seq,
+            "widget.answered" if request.kind == "widget_response" else "message.received",
             message_id=message.id,
             conversation_id=message.conversation_id,
+            sender=message.sender,
             kind=request.kind,
+            **self._preview(request.text),
         )
         confirmed = evidence.confirm(tx, self._agent_id, message, widget)
         return Result("accepted", message, ack, request.kind, confirmed=confirmed)
+
+    def _preview(self, text: str) -> dict[str, Any]:
+        if not self._preview_length:
+            return {}
+        return {"preview": {"text": text[: self._preview_length], "untrusted": True}}
 
     # -- quarantine --------------------------------------------------------------------------------------------
 
@@ -180,7 +187,13 @@ class Intake:
         )
         if new:
             events.add(
-                tx, self._agent_id, "quarantine.added", reason=error.reason, conversation_id=message.conversation_id
+                tx,
+                self._agent_id,
+                "message.quarantined",
+                message_id=message.id,
+                conversation_id=message.conversation_id,
+                sender=message.sender,
+                reason=error.reason,
             )
             log.warning("A message was put into quarantine: %s", error.reason)
         # It is durably ours, so the relay need not send it again.
@@ -201,7 +214,7 @@ class Intake:
             sender=error.sender,
         )
         if new:
-            events.add(tx, self._agent_id, "quarantine.added", reason=error.reason)
+            events.add(tx, self._agent_id, "message.quarantined", message_id=error.message_id, reason=error.reason)
             log.warning("A frame was put into quarantine: %s", error.reason)
         ack = None
         if error.message_id and error.sender and error.conversation_id:

@@ -110,9 +110,9 @@ class Outbox:
                 del self._waiters[message_id]
 
     def _after_crash(self, tx: Tx) -> None:
-        for seq, message_id in replies.in_state(tx, self._agent_id, "sending"):
+        for seq, _ in replies.in_state(tx, self._agent_id, "sending"):
             replies.set_state(tx, [seq], "uncertain", INTERRUPTED)
-            events.add(tx, self._agent_id, "reply.uncertain", seq=seq, message_id=message_id)
+            events.add(tx, self._agent_id, "reply.uncertain", **replies.ids(tx, seq))
 
     async def _pump(self) -> None:
         while True:
@@ -180,10 +180,10 @@ class Outbox:
 
         def job(tx: Tx) -> None:
             replies.take_back(tx, [seq for seq, _, _ in unsent or () if replies.is_sending(tx, seq)])
-            for seq, message_id, _ in batch:
+            for seq, _, _ in batch:
                 if replies.is_sending(tx, seq):  # else the person's answer has proven it meanwhile
                     replies.set_state(tx, [seq], state, reason)
-                    events.add(tx, self._agent_id, f"reply.{state}", seq=seq, message_id=message_id)
+                    events.add(tx, self._agent_id, f"reply.{state}", **replies.ids(tx, seq))
 
         while True:
             try:

@@ -203,15 +203,7 @@ class Sending:
         )
         seq = replies.insert_reply(tx, self._agent_id, new)
         self._crypto.save(tx)
-        events.add(
-            tx,
-            self._agent_id,
-            "reply.queued",
-            seq=seq,
-            message_id=message_id,
-            conversation_id=to.conversation_id,
-            source_message_id=to.source_id,
-        )
+        events.add(tx, self._agent_id, "reply.queued", **replies.ids(tx, seq))
         return replies.by_seq(tx, seq), False
 
     def _seal(self, tx: Tx, body: str, message_id: str, to: Target) -> Sealed:

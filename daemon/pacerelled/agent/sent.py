@@ -61,7 +61,7 @@ class Sent:
                 return self._find(tx, message_id, repeated=True)
             remember(tx, self._agent_id, call, message_id)
             replies.set_state(tx, [found.seq], "queued", None)
-            events.add(tx, self._agent_id, "reply.queued", seq=found.seq, message_id=message_id)
+            events.add(tx, self._agent_id, "reply.queued", **replies.ids(tx, found.seq))
             return self._find(tx, message_id)
 
         reply = await self._store.run(job)
@@ -82,7 +82,7 @@ class Sent:
                 )
             tried = found.attempts and found.state != "failed"
             replies.set_state(tx, [found.seq], "dropped", DROPPED["tried" if tried else found.state])
-            events.add(tx, self._agent_id, "reply.dropped", seq=found.seq, message_id=message_id)
+            events.add(tx, self._agent_id, "reply.dropped", **replies.ids(tx, found.seq))
             return self._find(tx, message_id)
 
         reply = await self._store.run(job)
@@ -98,11 +98,11 @@ class Sent:
 
 def fail_unsent(tx: Tx, agent_id: str, reason: str) -> None:
     """Ends what is queued, when nobody will send it. What was tried before is uncertain again."""
-    for seq, message_id in replies.in_state(tx, agent_id, "queued"):
+    for seq, _ in replies.in_state(tx, agent_id, "queued"):
         tried = shapes.reply(replies.by_seq(tx, seq)).attempts
         state = "uncertain" if tried else "failed"
         replies.set_state(tx, [seq], state, UNCERTAIN if tried else reason)
-        events.add(tx, agent_id, f"reply.{state}", seq=seq, message_id=message_id)
+        events.add(tx, agent_id, f"reply.{state}", **replies.ids(tx, seq))
 
 
 def uncertain(row: Any) -> dict[str, Any]:

@@ -148,7 +148,7 @@ class Sessions:
         def job(tx: Tx) -> set[str]:
             released = requests.release_session(tx, session.id)
             for agent_id, seq in released:
-                events.add(tx, agent_id, "request.released", seq=seq)
+                events.add(tx, agent_id, "claim.released", **requests.ids(tx, seq))
             return {agent_id for agent_id, _ in released}
 
         agents = await self._store.run(job)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from .shapes import (
+    ANY_OBJECT,
     BOOL,
     CHECKPOINT,
     CONNECTION,
     CONVERSATION,
     COUNT,
+    EVENT,
     KEY,
     MAX_FILE_NAME,
     MAX_LABEL,
@@ -81,6 +83,27 @@ _ALL = (
         ),
         {"timeoutMs": 25_000},
         idempotent=True,
+    ),
+    spec(
+        "wait_for_events",
+        "Wait for events",
+        "Tells what happened around the work: requests received or done, replies submitted or failed, devices and "
+        "connections that changed, coding agents that finished. It claims nothing: use wait_for_messages to "
+        "work on requests. Pass on next_cursor to miss nothing.",
+        arguments(
+            cursor=string("next_cursor of an earlier result, or the id of an event. Without one: from now on."),
+            timeoutMs=integer(
+                "How long to wait for the first event, in milliseconds; 0 only looks.", 0, MAX_WAIT_MS, 25_000
+            ),
+            types=strings('Only events of these types; "reply.*" stands for all that begin so.', MAX_ROWS),
+            agentIds=strings("Only events of these agents.", MAX_ROWS),
+            conversationIds=strings("Only events of these conversations.", MAX_ROWS),
+            onlyNeedsAttention=flag("Only events after which somebody has to do something."),
+            limit=integer(ROWS, 1, MAX_ROWS, 20),
+        ),
+        record(("events", "next_cursor", "gap"), events=rows(EVENT), next_cursor=TEXT, gap=BOOL, state=ANY_OBJECT),
+        {"timeoutMs": 25_000, "onlyNeedsAttention": True},
+        read_only=True,
     ),
     spec(
         "send_message",

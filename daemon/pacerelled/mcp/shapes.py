@@ -155,6 +155,16 @@ REPLY = record(
     repeated=BOOL,
     shortened=SHORTENED,
 )
+EVENT = record(
+    ("id", "seq", "at", "type", "data"),
+    id=TEXT,
+    epoch=TEXT,
+    seq=COUNT,
+    at=TEXT,
+    type=TEXT,
+    agent=TEXT_OR_NULL,
+    data=ANY_OBJECT,
+)
 CHECKPOINT = record(
     ("source_message_id", "summary", "next_action", "status"),
     source_message_id=TEXT,

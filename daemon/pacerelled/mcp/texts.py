@@ -28,6 +28,7 @@ A request that you were handed is claimed for your session, so that no other hos
 One that you will not do goes to the others with wait_for_messages and `release`. A call about a request \
 that another session holds is refused and says who has it; takeOver takes it from there, which is for the \
 user to decide. \
+wait_for_events tells what else happens, such as replies that arrived, and claims nothing. \
 A reply in state "queued", "sending" or "submitted" needs no second call; "uncertain" means that nobody \
 knows whether it arrived: send_message with its message_id as retryMessageId, and nothing else, sends \
 the same message again, which the person sees once. Never write it anew.

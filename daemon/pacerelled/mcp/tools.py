@@ -14,6 +14,7 @@ from mcp.server import ServerRequestContext
 
 from pacerelled.agent.api import AgentApi, HubApi
 from pacerelled.agent.model import Reply, Session
+from pacerelled.agent.wanted import Wanted
 from pacerelled.errors import InvalidArgument
 
 from .results import FILE_NOTICE, NOTICE
@@ -26,6 +27,7 @@ TRANSFER_EVERY = 3.0  # seconds, while a file is on its way
 
 _MAX_CURSOR = 2**63 - 1
 _STATUS_ROWS = {"uncertain_sends": 7_000, "problems": 6_000, "hosts": 7_000}  # bytes of each list in the status
+_EVENT_BYTES = 20_000  # of one result
 _SENT = (
     "message_id",
     "state",
@@ -108,6 +110,29 @@ async def wait_for_messages(call: Call, arguments: Arguments) -> dict[str, Any]:
         "connection": found.connection,
     }
     return result | ({"notice": NOTICE} if found.messages else {})
+
+
+async def wait_for_events(call: Call, arguments: Arguments) -> dict[str, Any]:
+    timeout = arguments["timeoutMs"] / 1000
+    waited = call.session.age(call.id)
+    started = time.monotonic() - waited
+    wanted = Wanted(
+        types=tuple(arguments["types"] or ()),
+        agents=tuple(arguments["agentIds"] or ()),
+        conversations=tuple(arguments["conversationIds"] or ()),
+        needs_attention=arguments["onlyNeedsAttention"],
+        only_of=call.agent.agent_id,
+    )
+    with _progress(call.context, PROGRESS_EVERY, lambda: (time.monotonic() - started, timeout, "Waiting for events")):
+        found = await call.hub.event_log.wait(
+            arguments["cursor"], wanted, limit=arguments["limit"], timeout=max(0.0, timeout - waited)
+        )
+    if found["gap"]:
+        ours = [agent for agent in found["state"]["agents"] if agent["agent_id"] == call.agent.agent_id]
+        return {**found, "state": {"agents": ours}}
+    events = some(found["events"], _EVENT_BYTES)
+    cut = len(events) < len(found["events"])
+    return {**found, "events": events, "next_cursor": events[-1]["id"] if cut else found["next_cursor"]}
 
 
 async def send_message(call: Call, arguments: Arguments) -> dict[str, Any]:
@@ -256,6 +281,7 @@ RUN: dict[str, Callable[[Call, Arguments], Awaitable[dict[str, Any]]]] = {
     for tool in (
         get_status,
         wait_for_messages,
+        wait_for_events,
         send_message,
         send_widget,
         update_widget,

@@ -24,6 +24,7 @@ from pacerelled.agent.model import Reply, Session
 from .accepting import Acceptor
 from .answers import answer, answer_error
 from .decisions import DecisionCalls
+from .event_calls import EventCalls
 from .fields import MAX_JSON, file_pieces, json_fields, query_fields
 from .keeping import KeepingCalls
 from .sockets import peer_uid
@@ -34,7 +35,6 @@ log = logging.getLogger(__name__)
 _MAX_LINE = 1024 * 1024  # bytes of a request line: the text that comes with a file travels in its query
 _MAX_ROWS = 500  # rows of any list
 _MAX_NOTE = 2000  # characters, as for the tool mark_processed
-_MAX_POLL = 30.0  # seconds that a call for events may wait
 _MAX_WAIT = 3600.0  # seconds that a sender may wait for its reply to leave
 _STOP_GRACE = 0.3  # seconds that answers under way get when the server stops
 _MAX_SEQ = 2**63 - 1
@@ -97,7 +97,6 @@ class ControlServer:
             web.get("/v1/status", self._status),
             web.get("/v1/hosts", self._hosts),
             web.get("/v1/paths", self._show_paths),
-            web.get("/v1/events", self._events),
             web.post("/v1/stop", self._stop_daemon),
             web.get("/v1/agents", self._agents),
             web.post("/v1/agents", self._add_agent),
@@ -117,6 +116,7 @@ class ControlServer:
             *DecisionCalls(self._agent).routes(agent),
             *KeepingCalls(self._hub, self._agent).routes(agent),
             *TokenCalls(self._hub).routes(),
+            *EventCalls(lambda: self._hub.event_log, self._unless_stopping).routes(),
         ]
 
     # The daemon
@@ -132,17 +132,6 @@ class ControlServer:
     async def _show_paths(self, request: web.Request) -> web.Response:
         query_fields(request).done()
         return answer({"paths": self._paths})
-
-    async def _events(self, request: web.Request) -> web.Response:
-        fields = query_fields(request)
-        after = fields.integer("after", default=0, most=_MAX_SEQ)
-        wait = fields.seconds("wait_s", most=_MAX_POLL)
-        limit = fields.integer("limit", default=100, least=1, most=_MAX_ROWS)
-        fields.done()
-        found = await self._unless_stopping(self._hub.events(after=after, timeout=wait, limit=limit))
-        if found is None:
-            raise web.HTTPServiceUnavailable
-        return answer(found)
 
     async def _stop_daemon(self, request: web.Request) -> web.Response:
         (await json_fields(request)).done()

@@ -69,6 +69,11 @@ class Fields:
             return value
         raise _wrong(name, f"must be one of {', '.join(of)}")
 
+    def names(self, name: str) -> tuple[str, ...]:
+        """Several in one, with commas between: none of what is named so has one."""
+        value = self.text(name)
+        return tuple(filter(None, (value or "").split(",")))
+
     def flag(self, name: str, *, default: bool) -> bool:
         value: object = self._values.pop(name, default)
         if self._parse_text and value in ("true", "false"):

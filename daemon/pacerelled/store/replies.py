@@ -61,6 +61,12 @@ def forget_call(tx: Tx, agent_id: str, call_key: str) -> None:
     tx.execute("UPDATE replies SET call_key = NULL WHERE agent_id = ? AND call_key = ?", (agent_id, call_key))
 
 
+def ids(tx: Tx, seq: int) -> dict[str, Any]:
+    """What names a reply in an event."""
+    row = tx.one("SELECT message_id, conversation_id, source_id FROM replies WHERE seq = ?", (seq,))
+    return {"message_id": row[0], "conversation_id": row[1], "source_message_id": row[2]}
+
+
 def by_message_id(tx: Tx, agent_id: str, message_id: str) -> Any:
     return tx.one(f"SELECT {COLUMNS} FROM replies WHERE agent_id = ? AND message_id = ?", (agent_id, message_id))
 

@@ -200,6 +200,12 @@ def claim_counts(tx: Tx) -> dict[str, int]:
     return {row[0]: row[1] for row in tx.all("SELECT session_id, count(*) FROM claims GROUP BY session_id")}
 
 
+def ids(tx: Tx, seq: int) -> dict[str, Any]:
+    """What names a request in an event."""
+    row = tx.one("SELECT message_id, conversation_id FROM requests WHERE seq = ?", (seq,))
+    return {"message_id": row[0], "conversation_id": row[1]}
+
+
 def by_seq(tx: Tx, seq: int) -> Any:
     return tx.one(f"SELECT {COLUMNS}{FROM} WHERE r.seq = ?", (seq,))
 

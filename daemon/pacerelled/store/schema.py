@@ -240,6 +240,11 @@ CREATE TABLE access_tokens (
     created_at   TEXT NOT NULL,
     last_used_at TEXT
 );
+CREATE TABLE event_log (
+    one   INTEGER PRIMARY KEY CHECK (one = 1),
+    epoch TEXT NOT NULL
+);
+INSERT INTO event_log (one, epoch) VALUES (1, lower(hex(randomblob(6))));
 CREATE TABLE clock (
     one   INTEGER PRIMARY KEY CHECK (one = 1),
     lived REAL NOT NULL,
