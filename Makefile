@@ -6,7 +6,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 JOBS ?= auto
 
-.PHONY: demo test test-long test-outside check format bench install clean
+.PHONY: demo test test-long test-outside test-vm check format bench install clean
 
 install: $(STAMP)
 
@@ -31,6 +31,9 @@ test-long: $(STAMP)
 
 test-outside: $(STAMP)
 	$(PY) -m pytest -m outside -q
+
+test-vm: $(STAMP)
+	$(PY) -m pytest -m vm -q
 
 check: $(STAMP)
 	$(VENV)/bin/ruff check .

@@ -12,6 +12,7 @@ from urllib.parse import quote, unquote, urlencode
 from pacerelle_protocol.local import LocalPaths
 
 from .errors import CliError, NotAnswering, NotRunning, Refused, refused
+from .service import record
 from .unix_http import Answer, BadAnswer, connect, exchange
 
 ANSWER_TIMEOUT = 5.0  # seconds
@@ -116,8 +117,9 @@ class Daemon:
                     f"{named} is alive but does not listen at {self.paths.control_sock}.",
                     hint="It is starting or stopping (try again), or was started with another --socket.",
                 )
+            start = "pacerelle service start" if record.load(self.paths.state) else "pacerelled"
             return NotRunning(
-                "pacerelled is not running.", hint="Start it with: pacerelled  (an MCP host starts it by itself)"
+                "pacerelled is not running.", hint=f"Start it with: {start}  (an MCP host starts it by itself)"
             )
         if isinstance(error, PermissionError):
             return CliError(

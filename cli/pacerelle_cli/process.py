@@ -14,6 +14,7 @@ import click
 from . import show
 from .context import Cli, command, json_option, pass_cli
 from .errors import NotAnswering, NotRunning, Refused
+from .service.asking import stop_service
 
 if TYPE_CHECKING:
     from .client import Daemon
@@ -26,8 +27,23 @@ _STOP_POLL = 0.05
 @json_option
 @pass_cli
 def stop(cli: Cli) -> None:
-    """Stop the daemon, and wait until it has ended. Hosts stay attached to nothing until it runs again."""
+    """Stop the daemon, and wait until it has ended. Hosts stay attached to nothing until it runs again.
+
+    Where it is a service, the service is stopped.
+    """
+    pid = stop_daemon(cli)
+    if cli.json:
+        show.as_json({"stopped": pid is not None, "pid": pid})
+    else:
+        click.echo(f"pacerelled (pid {pid}) has ended." if pid else "pacerelled was not running.")
+
+
+def stop_daemon(cli: Cli) -> int | None:
+    """Returns when the daemon has ended, with the pid it had; None if there was none. Raises CliError."""
     daemon = cli.daemon
+    of_service = daemon.owner()
+    if stop_service(cli.paths.state) and daemon.owner() is None:
+        return of_service
     owner = daemon.owner()
     try:
         _, body = daemon.call("POST", "/v1/stop", body={})
@@ -48,10 +64,7 @@ def stop(cli: Cli) -> None:
                     hint=f"Its log is {cli.paths.log}. As a last resort: kill {pid}",
                 )
             time.sleep(_STOP_POLL)
-    if cli.json:
-        show.as_json({"stopped": pid is not None, "pid": pid})
-    else:
-        click.echo(f"pacerelled (pid {pid}) has ended." if pid else "pacerelled was not running.")
+    return pid
 
 
 def _signal(daemon: Daemon, refusal: Refused) -> int:

@@ -39,6 +39,7 @@ COMMANDS: Final = {
     "restore": ("pacerelle_cli.backup:restore", "Put the store of a backup into place."),
     "export": ("pacerelle_cli.export:export", "Write all messages as JSON Lines."),
     "store": ("pacerelle_cli.store:store", "The store, when something is wrong with it."),
+    "service": ("pacerelle_cli.service.commands:service", "The daemon as a service: install, start, stop, logs."),
     "stop": ("pacerelle_cli.process:stop", "Stop the daemon."),
     "paths": ("pacerelle_cli.process:paths", "Files and sockets of the daemon."),
     "chat": ("pacerelle_phone.cli:chat", "A person's device in this terminal."),

@@ -13,6 +13,7 @@ from typing import Final
 
 from .client import Daemon
 from .errors import CliError, NotAnswering, NotRunning
+from .service.asking import start_service
 
 _START_WAIT = 30.0  # seconds
 _POLL = 0.05
@@ -43,6 +44,10 @@ def start_daemon(daemon: Daemon, *, socket: str | None) -> int | None:
         ) from error
     try:
         if not _locked(lock, daemon, until):
+            return None
+        if start_service(paths.state):
+            while not _answers(daemon):
+                _pause(until, daemon)
             return None
         seen = os.fstat(log).st_size
         command = [sys.executable, "-I", "-m", "pacerelled", "--store-root", os.fspath(paths.state.parent)]

@@ -257,7 +257,8 @@ class Shim:
         late = [] if self.ready else [key for key, (_, _, since) in self.calls.items() if now - since > wait]
         if late:
             what = "does not answer" if self.sock else "is not there, and does not start"
-            self._answer(late, f"The Pacerelle daemon {what}. Try `pacerelle status`. Its log: {self.daemon.log}")
+            log = self.daemon.place_of_log()
+            self._answer(late, f"The Pacerelle daemon {what}. Try `pacerelle status`. Its log: {log}")
 
     def _fail(self, why: str) -> None:
         self._answer(list(self.calls), why)

@@ -10,6 +10,8 @@ from _socket import AF_UNIX, SOCK_STREAM, SOL_SOCKET, socket
 from select import select
 from time import time
 
+from pacerelle_shim.lines import parse
+
 CHUNK = 1 << 16  # bytes read at a time
 ENDED = "it ended without a word."
 INSIST = 15.0  # seconds to go on starting a daemon that ends without saying why: something kills it
@@ -54,7 +56,8 @@ class Daemon:
         python = f"{home}/bin/python" if os.path.exists(f"{home}/pyvenv.cfg") else sys.executable
         self.command = [python, "-I", "-m", "pacerelled", "--store-root", root]
         self.state, self.log, self.log_start = f"{root}/pacerelled", f"{root}/pacerelled/pacerelled.log", 0
-        self.lock = self.pipe = -1  # the pipe is at its end when the daemon that was started has ended
+        self.ways: list[list[str]] = []  # to start it, the best first: commands
+        self.lock = self.pipe = -1  # the pipe is at its end when what was started has ended
         self.first = 0.0
         self.path = f"{self.state}/mcp.sock"
         if "socket" in options:
@@ -80,7 +83,8 @@ class Daemon:
                 self._start()
             return None
         level, option = (0, 1) if sys.platform == "darwin" else (SOL_SOCKET, 17)  # LOCAL_PEERCRED, SO_PEERCRED
-        if int.from_bytes(sock.getsockopt(level, option, 128)[4:8], sys.byteorder) != os.geteuid():
+        owner = int.from_bytes(sock.getsockopt(level, option, 128)[4:8], sys.byteorder)
+        if owner not in (os.geteuid(), 0 if sys.platform == "darwin" else -1):  # there, launchd opens it for the daemon
             raise ShimError(f"The socket {self.path} belongs to another user: choose another with --socket.")
         return sock
 
@@ -98,9 +102,16 @@ class Daemon:
             reason = os.pread(self.lock, 4096, 0).decode() if self.lock >= 0 else ""
             if reason and time() - os.fstat(self.lock).st_mtime < 2.0:  # those who waited share the failure
                 raise ShimError(reason)
+            self.ways = [*self._service(), self.command]
         elif self.pipe < 0:
-            self._spawn()
-        elif select([self.pipe], [], [], 0)[0]:
+            self._spawn(self.ways[0])
+        elif not select([self.pipe], [], [], 0)[0]:
+            return
+        elif len(self.ways) > 1:  # the service manager has opened the socket, or cannot
+            del self.ways[0]
+            os.close(self.pipe)
+            self.pipe = -1
+        else:
             owner = try_lock(f"{self.state}/lock")
             if owner >= 0:  # else there is another daemon, which has yet to open its socket
                 os.close(owner)
@@ -116,7 +127,20 @@ class Daemon:
                 os.pwrite(self.lock, reason.encode(), 0)
                 raise ShimError(reason)
 
-    def _spawn(self) -> None:
+    def _service(self) -> list[list[str]]:
+        """The command that has the service manager start the daemon, where it is a service (docs/local-protocol.md)."""
+        try:
+            with open(f"{self.state}/service.json", "rb") as file:
+                command = parse(file.read(CHUNK)).get("start")
+        except OSError:
+            return []
+        return [list(map(str, command))] if isinstance(command, list) and command else []
+
+    def place_of_log(self) -> str:
+        """For people."""
+        return "`pacerelle service logs`" if self._service() else self.log
+
+    def _spawn(self, command: list[str]) -> None:
         """A process of its own session, no child of ours, holding nothing of the host's."""
         passed_on, prefixes = PASSED_ON.split(), ("LC_", "PACERELLED_")
         env = {k: v for k, v in os.environ.items() if k.upper() in passed_on or k.startswith(prefixes)}
@@ -134,9 +158,9 @@ class Daemon:
                 os.set_inheritable(3, True)
                 os.closerange(4, CHUNK)
                 os.chdir("/")
-                os.execve(self.command[0], self.command, env)
+                os.execve(command[0], command, env)
             except OSError as error:
-                os.write(2, f"{self.command[0]}: {error.strerror}\n".encode())
+                os.write(2, f"{command[0]}: {error.strerror}\n".encode())
             finally:
                 os._exit(127)
         os.close(theirs)
