@@ -19,7 +19,7 @@ from tests.daemon.process import Daemon
 from tests.e2e.stack import Host, Stack, until
 from tests.faults.proxy import FaultProxy
 
-from .bent import World, bent_daemon, pacerelle, problems
+from .bent import World, bent_daemon, pacerelle, problems, restart
 from .http_proxy import HttpProxy
 from .tls import Authority, TlsFront
 
@@ -100,9 +100,9 @@ async def test_name_servers_that_fail_or_hang(
         world.bend(dns="ok")
         await works(host, person)
         assert (await pacerelle(machine, "status"))[0] == 0
-    # And once more while it is stopping: a thread that hangs in the resolver does not keep the process.
-    world.bend(dns=dns)
-    async with bent_daemon(machine, world) as daemon:
+        # And once more while it is stopping: a thread that hangs in the resolver does not keep the process.
+        world.bend(dns=dns)
+        await restart(daemon, world)
         await machine.host(person[1])
         await asyncio.sleep(0.3)
         daemon.signal()

