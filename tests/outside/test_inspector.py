@@ -125,7 +125,10 @@ async def test_every_tool_prompt_and_resource(inspected: Inspected) -> None:
     photo = inspected.folder / "photo.txt"
     photo.write_text("a picture")
     phone, agent = inspected.phone, inspected.agent
+    began = (await call("wait_for_events", timeoutMs=0))["next_cursor"]
     question = await phone.send(agent.agent_id, "look at “this”", files=[photo])
+    [received] = (await call("wait_for_events", cursor=began, timeoutMs=20000, types='["message.received"]'))["events"]
+    assert received["data"]["message_id"] == question
 
     got = await call("wait_for_messages", timeoutMs=20000, limit=5)
     assert [message["message_id"] for message in got["messages"]] == [question]
