@@ -10,13 +10,16 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from platformdirs import user_downloads_path
 
 from .errors import ConfigError
 from .files import is_hidden
+
+if TYPE_CHECKING:
+    from .paseo.settings import PaseoSettings
 
 DEFAULT_BASE_URL = "https://api.pacerelle.com"
 
@@ -47,6 +50,7 @@ class Settings:
     http_port: int = 8790  # 0: any that is free
     http_names: tuple[str, ...] = ()  # other host names under which this machine is reached
     event_preview: int = 0  # characters of a request's text that its event shows
+    paseo: PaseoSettings | None = None  # the table [paseo], which is in the file only
     # What is kept of processed requests, replies that came to an end, events, and receipts (store/retention.py)
     retention_days: int = 90
     retention_requests: int = 10_000
@@ -139,6 +143,10 @@ def _checked(key: str, value: Any, source: str) -> Any:
             hint=f"Did you mean `{near[0]}`?" if near else f"Settings are: {', '.join(sorted(kinds))}.",
         )
     where = f"Setting `{key}` in {source}"
+    if key == "paseo":
+        from .paseo.settings import parse  # only where there is such a table
+
+        return parse(value, f"The table [paseo] in {source}")
     kind = str(kinds[key])
     if kind == "bool":
         return _boolean(value, where)

@@ -21,6 +21,9 @@
     │   │   └── FrameRefused   the relay ended the connection because a frame of ours was too large for it
     │   ├── TokenRefused
     │   └── RelayRejected      4xx/5xx with the status
+    ├── PaseoError             the Paseo daemon on this machine
+    │   ├── PaseoUnavailable   not there, not connected, or no answer in time
+    │   └── PaseoRefused       it said no, in its own words
     └── AgentError             a caller asked for something that cannot be done
         ├── UnknownAgent, NoAgent, AgentExists
         ├── UnknownMessage     no such request or reply
@@ -137,6 +140,26 @@ class RelayRejected(LinkError):
         super().__init__(message, hint=hint)
         self.status = status
         self.retry_after = retry_after  # seconds that the relay asks for
+
+
+class PaseoError(PacerelledError):
+    code = "paseo"
+
+
+class PaseoUnavailable(PaseoError):
+    code = "paseo_unavailable"
+
+    def __init__(self, message: str, *, hint: str = "", sent: bool = False) -> None:
+        super().__init__(message, hint=hint)
+        self.sent = sent  # the request left: it may have been carried out
+
+
+class PaseoRefused(PaseoError):
+    code = "paseo_refused"
+
+    def __init__(self, message: str, *, hint: str = "", reason: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason  # the daemon's own code
 
 
 class AgentError(PacerelledError):

@@ -41,7 +41,7 @@ def test_each_layer_overrides_the_one_before(file: Path) -> None:
 
 
 def test_every_setting_has_a_variable() -> None:
-    assert set(ENVIRONMENT.values()) == set(Settings.__slots__)
+    assert set(ENVIRONMENT.values()) == set(Settings.__slots__) - {"paseo"}  # a table
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ class Page:
     more: bool = False
 
 
-def add(tx: Tx, agent_id: str | None, type_: str, **data: Any) -> int:
+def add(tx: Tx, agent_id: str | None, type_: str, /, **data: Any) -> int:
     """Notes that something happened, with what this transaction changes. Returns the event's number."""
     cursor = tx.execute(
         "INSERT INTO events (at, agent_id, type, data, day) VALUES (?, ?, ?, ?, ?)",

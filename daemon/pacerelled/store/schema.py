@@ -245,6 +245,22 @@ CREATE TABLE event_log (
     epoch TEXT NOT NULL
 );
 INSERT INTO event_log (one, epoch) VALUES (1, lower(hex(randomblob(6))));
+CREATE TABLE paseo_servers (
+    server_id TEXT PRIMARY KEY
+) WITHOUT ROWID;
+CREATE TABLE paseo_agents (
+    server_id TEXT NOT NULL,
+    agent_id  TEXT NOT NULL,
+    state     TEXT NOT NULL,
+    PRIMARY KEY (server_id, agent_id)
+) WITHOUT ROWID;
+CREATE TABLE paseo_calls (
+    seq      INTEGER PRIMARY KEY AUTOINCREMENT,
+    call_key TEXT NOT NULL UNIQUE,
+    digest   TEXT NOT NULL,
+    tag      TEXT NOT NULL,
+    result   TEXT
+);
 CREATE TABLE clock (
     one   INTEGER PRIMARY KEY CHECK (one = 1),
     lived REAL NOT NULL,
