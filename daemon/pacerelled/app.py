@@ -31,6 +31,7 @@ from pacerelled.watchdog import feed
 
 if TYPE_CHECKING:
     from pacerelled.agent.hub import Hub
+    from pacerelled.paseo.bridge import Bridge
     from pacerelled.servers.http.server import HttpServer
 
 log = logging.getLogger(__name__)
@@ -96,9 +97,12 @@ async def _serve(paths: LocalPaths, settings: Settings, env: Mapping[str, str], 
             mcp_server = McpSocketServer(hub, sockets["mcp"], version=__version__)
             control = ControlServer(hub, sockets["control"], paths=places, stop=stop)
             http = _http_server(hub, settings)
+            hub.paseo = paseo = _paseo_bridge(store, settings, env)
             upkeep = Upkeep(store, _policy(settings))
             try:
                 await hub.start()
+                if paseo is not None:
+                    paseo.start()
                 mcp_server.start()
                 await control.start()
                 if http is not None:
@@ -118,7 +122,8 @@ async def _serve(paths: LocalPaths, settings: Settings, env: Mapping[str, str], 
                 unlink_own(paths.control_sock, sockets["control"])
                 servers = [mcp_server.stop(), control.stop(), *([http.stop()] if http else [])]
                 await _in_time(asyncio.gather(*servers), "servers")
-                await _in_time(asyncio.gather(hub.stop(), upkeep.stop()), "agents")
+                agents = [hub.stop(), upkeep.stop(), *([paseo.stop()] if paseo else [])]
+                await _in_time(asyncio.gather(*agents), "agents")
         finally:
             await store.close()
 
@@ -127,6 +132,14 @@ def _import_servers() -> None:
     """Most of a start is this: it goes on while the store is opened and checked."""
     for name in ("agent.hub", "servers.mcp_sock", "servers.control"):
         import_module(f"pacerelled.{name}")
+
+
+def _paseo_bridge(store: Store, settings: Settings, env: Mapping[str, str]) -> Bridge | None:
+    if settings.paseo is None or not settings.paseo.enabled:
+        return None
+    from pacerelled.paseo.bridge import Bridge  # costs nothing while it is off
+
+    return Bridge(store, settings.paseo, env)
 
 
 def _http_server(hub: Hub, settings: Settings) -> HttpServer | None:

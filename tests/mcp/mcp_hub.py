@@ -243,6 +243,7 @@ class HubDouble:
     def __init__(self, *agent_ids: str) -> None:
         self.known = {agent_id: AgentDouble(self, agent_id) for agent_id in agent_ids}
         self.open: list[Session] = []
+        self.paseo = None
         self.closed: list[Session] = []
         self.problems: list[dict[str, Any]] = []
         self._callbacks: list[Callable[[str, str], None]] = []

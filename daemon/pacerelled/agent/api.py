@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pacerelled.backup.making import Backup
 
@@ -33,6 +33,9 @@ from .model import (
     WaitResult,
 )
 from .quarantine import Quarantine
+
+if TYPE_CHECKING:
+    from pacerelled.paseo.bridge import Bridge
 
 
 class AgentApi(Protocol):
@@ -240,6 +243,8 @@ class HubApi(Protocol):
     keys: Keys
     http: HttpState | None
     """How MCP over HTTP is, told by whoever serves it; None: it is off."""
+    paseo: Bridge | None
+    """The bridge to the coding agents of this machine; None: it is off."""
 
     def open_session(self, session: Session) -> Session:
         """Registers a session; one with a known id is taken up again with its claims."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pacerelled import __version__
 from pacerelled.backup.making import Backup, make_backup
@@ -43,6 +43,9 @@ from .model import HttpState, Session
 from .sent import fail_unsent
 from .sessions import Sessions
 from .work import in_thread
+
+if TYPE_CHECKING:
+    from pacerelled.paseo.bridge import Bridge
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +79,7 @@ class Hub:
         self.keys = Keys(state, keyring, agent=self.agent, agents=self.agents, log_out=self._logins.log_out)
         self.access = AccessTokens(store, check_agent=self.agent)
         self.http: HttpState | None = None
+        self.paseo: Bridge | None = None
 
     async def start(self) -> None:
         """Starts every agent the store knows. Raises StoreError."""

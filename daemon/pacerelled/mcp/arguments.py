@@ -75,7 +75,7 @@ def _unknown(name: str, properties: Mapping[str, Schema]) -> str:
     if not properties:
         return f"{shown} is not an argument: this tool takes none"
     if meant := close_name(name, properties):
-        how = " (arguments are written in camelCase)" if "_" in name else ""
+        how = " (arguments are written in camelCase)" if "_" in name and "_" not in meant else ""
         return f"{shown} is not an argument; did you mean {meant}{how}?"
     return f"{shown} is not an argument; there are {', '.join(properties)}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mcp_types as types
 from mcp.server import Server, ServerRequestContext
@@ -23,6 +23,9 @@ from .resources import MIME, RESOURCES, TEMPLATES, Updates, is_known, read
 from .results import failure, json_text, success, unexpected
 from .schemas import TOOLS
 from .tools import RUN, Call
+
+if TYPE_CHECKING:
+    from .paseo.tools import CodingTools
 
 Context = ServerRequestContext[Any]
 
@@ -74,6 +77,12 @@ class _Host:
         self._session = session
         self._read_only = read_only
         self._tools = {name: spec for name, spec in TOOLS.items() if spec.only_looks or not read_only}
+        self._coding: CodingTools | None = None
+        if hub.paseo is not None:
+            from .paseo.tools import CodingTools  # costs nothing while the bridge is off
+
+            self._coding = CodingTools(hub.paseo, session, read_only=read_only)
+            self._tools |= self._coding.specs
         self._in_flight = 0
         self.updates = Updates(hub, session)
 
@@ -106,7 +115,7 @@ class _Host:
 
     async def call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         spec = self._tools.get(params.name)
-        if spec is None and params.name in TOOLS:
+        if spec is None and (params.name in TOOLS or (self._coding and params.name in self._coding.withheld)):
             problem = AgentError(
                 f"{params.name} cannot be called here: this host's access token may only look (scope `read`)",
                 hint="Ask the user for a token with the scope `full`: pacerelle token create LABEL --scope full",
@@ -123,6 +132,8 @@ class _Host:
             return failure(problem, example="get_status {}")
         try:
             arguments = check(spec, params.arguments or {})
+            if self._coding is not None and params.name in self._coding.specs:
+                return success(await self._coding.run(params.name, arguments, ctx), links=False)
             call = Call(self._hub, self._hub.agent_for(self._session), self._session, ctx)
             return success(await RUN[params.name](call, arguments), links=ctx.protocol_version >= LINKS_SINCE)
         except PacerelledError as problem:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +15,12 @@ from pacerelled.agent.model import Reply, Session
 from pacerelled.agent.wanted import Wanted
 from pacerelled.errors import InvalidArgument
 
+from .progress import PROGRESS_EVERY, progress
 from .results import FILE_NOTICE, NOTICE
 from .sizes import Room, page, shown, some
 
 Arguments = dict[str, Any]
 
-PROGRESS_EVERY = 15.0  # seconds: well under the minute after which hosts give a silent call up
 TRANSFER_EVERY = 3.0  # seconds, while a file is on its way
 
 _MAX_CURSOR = 2**63 - 1
@@ -91,7 +89,7 @@ async def wait_for_messages(call: Call, arguments: Arguments) -> dict[str, Any]:
     timeout = arguments["timeoutMs"] / 1000
     waited = call.session.age(call.id)  # a repeated call goes on waiting: its host's patience has not begun anew
     started = time.monotonic() - waited
-    with _progress(call.context, PROGRESS_EVERY, lambda: (time.monotonic() - started, timeout, "Waiting for messages")):
+    with progress(call.context, PROGRESS_EVERY, lambda: (time.monotonic() - started, timeout, "Waiting for messages")):
         found = await call.agent.wait_for_messages(
             call.session,
             timeout=max(0.0, timeout - waited),
@@ -123,7 +121,7 @@ async def wait_for_events(call: Call, arguments: Arguments) -> dict[str, Any]:
         needs_attention=arguments["onlyNeedsAttention"],
         only_of=call.agent.agent_id,
     )
-    with _progress(call.context, PROGRESS_EVERY, lambda: (time.monotonic() - started, timeout, "Waiting for events")):
+    with progress(call.context, PROGRESS_EVERY, lambda: (time.monotonic() - started, timeout, "Waiting for events")):
         found = await call.hub.event_log.wait(
             arguments["cursor"], wanted, limit=arguments["limit"], timeout=max(0.0, timeout - waited)
         )
@@ -244,7 +242,7 @@ async def get_checkpoints(call: Call, arguments: Arguments) -> dict[str, Any]:
 
 async def send_file(call: Call, arguments: Arguments) -> dict[str, Any]:
     transfer = _Transfer("Sending")
-    with _progress(call.context, TRANSFER_EVERY, transfer.state):
+    with progress(call.context, TRANSFER_EVERY, transfer.state):
         reply = await call.agent.send_path(
             call.session,
             path=arguments["path"],
@@ -264,7 +262,7 @@ async def send_file(call: Call, arguments: Arguments) -> dict[str, Any]:
 
 async def save_attachment(call: Call, arguments: Arguments) -> dict[str, Any]:
     transfer = _Transfer("Saving")
-    with _progress(call.context, TRANSFER_EVERY, transfer.state):
+    with progress(call.context, TRANSFER_EVERY, transfer.state):
         saved = await call.agent.save_attachment(
             message_id=arguments["messageId"],
             attachment_id=arguments["attachmentId"],
@@ -338,28 +336,3 @@ class _Transfer:
 
     def state(self) -> tuple[float, float, str]:
         return self._done, self._size, f"{self._doing} the file"
-
-
-@contextmanager
-def _progress(
-    context: ServerRequestContext[Any], every: float, state: Callable[[], tuple[float, float, str]]
-) -> Iterator[None]:
-    """Tells a host that asked for it how far its call is: done, total, and what it does.
-
-    The SDK drops what the host did not ask for. Nothing is told twice: progress has to grow.
-    """
-
-    async def tell() -> None:
-        told = 0.0
-        while True:
-            await asyncio.sleep(every)
-            done, total, words = state()
-            if done > told:
-                await context.session.report_progress(done, total, words)
-                told = done
-
-    teller = asyncio.create_task(tell())
-    try:
-        yield
-    finally:
-        teller.cancel()

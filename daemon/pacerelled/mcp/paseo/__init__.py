@@ -1,0 +1,1 @@
+"""The tools of the Paseo bridge: imported, and listed, only while it is on."""
