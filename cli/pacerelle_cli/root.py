@@ -38,6 +38,7 @@ COMMANDS: Final = {
     "backup": ("pacerelle_cli.backup:backup", "Write the store to one file, sealed with a passphrase."),
     "restore": ("pacerelle_cli.backup:restore", "Put the store of a backup into place."),
     "export": ("pacerelle_cli.export:export", "Write all messages as JSON Lines."),
+    "paseo": ("pacerelle_cli.paseo:paseo", "The coding agents that Paseo runs on this machine."),
     "store": ("pacerelle_cli.store:store", "The store, when something is wrong with it."),
     "service": ("pacerelle_cli.service.commands:service", "The daemon as a service: install, start, stop, logs."),
     "stop": ("pacerelle_cli.process:stop", "Stop the daemon."),

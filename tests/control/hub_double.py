@@ -211,6 +211,7 @@ class AgentDouble:
 class HubDouble:
     def __init__(self) -> None:
         self.all: dict[str, AgentDouble] = {}
+        self.paseo: Any = None
         self.hosts: list[dict[str, Any]] = []
         self.problems: list[dict[str, Any]] = []
         self.happened: list[dict[str, Any]] = []

@@ -30,6 +30,8 @@ STATUSES: Final[tuple[tuple[type[errors.PacerelledError], int], ...]] = (
     (errors.RelayRejected, 502),
     (errors.LinkError, 503),
     (errors.StoreError, 503),
+    (errors.PaseoUnavailable, 503),
+    (errors.PaseoError, 502),
 )
 """The first class that fits decides; 500 where none does."""
 

@@ -27,6 +27,7 @@ from .decisions import DecisionCalls
 from .event_calls import EventCalls
 from .fields import MAX_JSON, file_pieces, json_fields, query_fields
 from .keeping import KeepingCalls
+from .paseo_calls import PaseoCalls
 from .sockets import peer_uid
 from .tokens import TokenCalls
 
@@ -115,6 +116,7 @@ class ControlServer:
             web.post(f"{agent}/replies/{{message_id}}/widget", self._update_widget),
             *DecisionCalls(self._agent).routes(agent),
             *KeepingCalls(self._hub, self._agent).routes(agent),
+            *PaseoCalls(self._hub).routes(),
             *TokenCalls(self._hub).routes(),
             *EventCalls(lambda: self._hub.event_log, self._unless_stopping).routes(),
         ]
