@@ -97,7 +97,7 @@ async def _serve(paths: LocalPaths, settings: Settings, env: Mapping[str, str], 
             mcp_server = McpSocketServer(hub, sockets["mcp"], version=__version__)
             control = ControlServer(hub, sockets["control"], paths=places, stop=stop)
             http = _http_server(hub, settings)
-            hub.paseo = paseo = _paseo_bridge(store, settings, env)
+            hub.paseo = paseo = _paseo_bridge(hub, store, settings, env)
             upkeep = Upkeep(store, _policy(settings))
             try:
                 await hub.start()
@@ -134,12 +134,12 @@ def _import_servers() -> None:
         import_module(f"pacerelled.{name}")
 
 
-def _paseo_bridge(store: Store, settings: Settings, env: Mapping[str, str]) -> Bridge | None:
+def _paseo_bridge(hub: Hub, store: Store, settings: Settings, env: Mapping[str, str]) -> Bridge | None:
     if settings.paseo is None or not settings.paseo.enabled:
         return None
     from pacerelled.paseo.bridge import Bridge  # costs nothing while it is off
 
-    return Bridge(store, settings.paseo, env)
+    return Bridge(store, settings.paseo, env, on_change=hub.coding_agents_changed)
 
 
 def _http_server(hub: Hub, settings: Settings) -> HttpServer | None:

@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 
 from pacerelled.agent.model import Session
+from pacerelled.errors import InvalidArgument
+from pacerelled.mcp.paseo.resources import CodingResources
 from pacerelled.mcp.paseo.schemas import LOOKING, TOOLS
 from pacerelled.mcp.paseo.tools import CodingTools
 from pacerelled.mcp.schemas import TOOLS as OTHERS
+from pacerelled.paseo.guard import Scope
 from tests.daemon.process import Daemon, Host
 from tests.paseo.scene import Scene
 from tests.paseo.scripted import ScriptedPaseo, until
@@ -129,3 +132,57 @@ async def test_who_may_only_look_gets_the_looking_tools(scene: Scene) -> None:
     assert tuple(looking.specs) == LOOKING
     assert looking.withheld == set(TOOLS) - set(LOOKING)
     assert tuple(CodingTools(scene.bridge, session, read_only=False).specs) == tuple(TOOLS)
+
+
+async def test_a_host_is_told_that_agents_changed_came_and_went(daemon: Daemon, paseo: ScriptedPaseo) -> None:
+    await until(lambda: paseo.clients, "the bridge")
+    host = await Host.connect(daemon)
+    params = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    hello = await host.call("initialize", params)
+    assert hello["result"]["capabilities"]["resources"]["listChanged"] is True
+    host.write({"jsonrpc": "2.0", "method": "notifications/initialized"})
+    templates = (await host.call("resources/templates/list", {}))["result"]["resourceTemplates"]
+    assert "paseo://agents/{id}" in [each["uriTemplate"] for each in templates]
+    agent_id = paseo.add("Watched")
+    await host.call("resources/subscribe", {"uri": "paseo://agents"})
+    await host.call("resources/subscribe", {"uri": f"paseo://agents/{agent_id}"})
+    assert "error" in await host.call("resources/subscribe", {"uri": "paseo://agents/a/b"})
+
+    async def told() -> str:
+        message = json.loads(await asyncio.wait_for(host.reader.readline(), 30))
+        return str(message["method"] + " " + message.get("params", {}).get("uri", "")).removeprefix("notifications/")
+
+    await paseo.update(agent_id)
+    expected = {
+        "resources/list_changed ",
+        "resources/updated paseo://agents",
+        f"resources/updated paseo://agents/{agent_id}",
+    }
+    while expected:  # the connection may be told of meanwhile
+        expected.discard(await told())
+    listed = (await host.call("resources/list", {}))["result"]["resources"]
+    assert ("Watched", f"paseo://agents/{agent_id}") in [(each.get("title"), each["uri"]) for each in listed]
+    read = await host.call("resources/read", {"uri": f"paseo://agents/{agent_id}"})
+    content = json.loads(read["result"]["contents"][0]["text"])
+    assert content["agent"]["title"] == "Watched"
+    read = await host.call("resources/read", {"uri": "paseo://agents"})
+    assert json.loads(read["result"]["contents"][0]["text"])["events_cursor"]
+    assert "error" in await host.call("resources/read", {"uri": "paseo://agents/nobody"})
+    await host.close()
+
+
+async def test_a_token_with_labels_sees_only_its_agents_as_resources(scene: Scene, paseo: ScriptedPaseo) -> None:
+    mine = paseo.add("Mine", labels={"origin": "hermes"})
+    other = paseo.add("Other")
+    resources = CodingResources(scene.bridge, Scope(labels={"origin": "hermes"}))
+    for agent_id in (mine, other):
+        await paseo.update(agent_id)
+        await scene.until_told(agent_id, "created")
+    assert [each.uri for each in resources.listed()] == ["paseo://agents", f"paseo://agents/{mine}"]
+    assert resources.changed(mine) == ["paseo://agents", f"paseo://agents/{mine}"]
+    assert resources.changed(other) == []
+    assert resources.came_or_went() is True
+    assert resources.came_or_went() is False
+    assert [each["id"] for each in (await resources.read("paseo://agents"))["agents"]] == [mine]
+    with pytest.raises(InvalidArgument):
+        await resources.read(f"paseo://agents/{other}")

@@ -290,5 +290,7 @@ class HubApi(Protocol):
     def subscribe(self, callback: Callable[[str, str], None]) -> Callable[[], None]:
         """callback(agent_id, topic) on the loop for topics "inbox", "conversation", "widget", "outbox", "status".
 
+        And for "coding", where the id is a coding agent's, or empty: the connection to them.
+
         Returns the function that ends the subscription.
         """

@@ -7,7 +7,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict
 from pathlib import Path
@@ -315,6 +315,11 @@ class Hub:
         for agent_id in agent_ids:
             if (agent := self._agents.get(agent_id)) is not None:
                 agent.look_again()
+
+    def coding_agents_changed(self, agent_ids: Collection[str]) -> None:
+        """Something happened to coding agents; without ids, to the connection to them. Tells subscribers."""
+        for agent_id in agent_ids or ("",):
+            self._notify(agent_id, "coding")
 
     def _notify(self, agent_id: str, topic: str) -> None:
         for callback in list(self._subscribers):

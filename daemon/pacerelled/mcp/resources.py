@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mcp.server import ServerRequestContext
 from mcp.server.session import ServerSession
-from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ResourceUpdated
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ResourcesListChanged, ResourceUpdated
 from mcp_types import Resource, ResourceTemplate, SubscriptionsListenRequestParams, SubscriptionsListenResult
 
 from pacerelled.agent.api import AgentApi, HubApi
@@ -18,6 +18,9 @@ from pacerelled.errors import AgentError
 
 from .results import NOTICE
 from .sizes import MESSAGE_TEMPLATE, Room, page, parse_message_uri, shown
+
+if TYPE_CHECKING:
+    from .paseo.resources import CodingResources
 
 CURRENT_CONVERSATION = "conversation://current"
 PENDING_WIDGET = "widget://pending"
@@ -88,8 +91,10 @@ class Updates:
     Changes that come faster than the host reads are told once.
     """
 
-    def __init__(self, hub: HubApi, session: Session) -> None:
+    def __init__(self, hub: HubApi, session: Session, coding: CodingResources | None = None) -> None:
         self._hub = hub
+        self._coding = coding
+        self._others_listed = False  # other resources than before
         self._session = session
         self._changed: set[str] = set()
         self._wake = asyncio.Event()
@@ -128,6 +133,11 @@ class Updates:
             self._wake.set()
 
     def _note(self, agent_id: str, topic: str) -> None:
+        if topic == "coding" and self._coding is not None:
+            self._changed.update(self._coding.changed(agent_id))
+            self._others_listed |= self._coding.came_or_went()
+            self._wake.set()
+            return
         uri = _TOPICS.get(topic)
         if uri is not None and self._is_ours(agent_id):
             self._changed.add(uri)
@@ -144,6 +154,11 @@ class Updates:
             await self._wake.wait()
             self._wake.clear()
             changed, self._changed = self._changed, set()
+            listed, self._others_listed = self._others_listed, False
+            if listed:
+                await self._bus.publish(ResourcesListChanged())
+                for subscriber in set(self._handshake.values()):
+                    await subscriber.send_resource_list_changed()
             for uri in sorted(changed):
                 await self._bus.publish(ResourceUpdated(uri))
                 if host := self._handshake.get(uri):

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import mcp_types as types
 from mcp.server import Server, ServerRequestContext
 from mcp.server.context import CallNext, HandlerResult
+from mcp.server.lowlevel.server import NotificationOptions
+from mcp.server.models import InitializationOptions
 from mcp.shared.exceptions import MCPError
 
 from pacerelled import __version__
@@ -25,6 +27,7 @@ from .schemas import TOOLS
 from .tools import RUN, Call
 
 if TYPE_CHECKING:
+    from .paseo.resources import CodingResources
     from .paseo.tools import CodingTools
 
 Context = ServerRequestContext[Any]
@@ -48,7 +51,7 @@ def build_server(hub: HubApi, session: Session, *, read_only: bool = False) -> S
         finally:
             await host.updates.aclose()
 
-    server = Server(
+    server = _Server(
         "pacerelle",
         version=__version__,
         title="Pacerelle",
@@ -65,6 +68,7 @@ def build_server(hub: HubApi, session: Session, *, read_only: bool = False) -> S
         on_unsubscribe_resource=host.unsubscribe,
         on_subscriptions_listen=host.updates.listen,
     )
+    server.tells_of_lists = hub.paseo is not None
     server.middleware.append(host.observe)
     return server
 
@@ -84,7 +88,7 @@ class _Host:
             self._coding = CodingTools(hub.paseo, session, read_only=read_only)
             self._tools |= self._coding.specs
         self._in_flight = 0
-        self.updates = Updates(hub, session)
+        self.updates = Updates(hub, session, self._coding.resources if self._coding else None)
 
     async def observe(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Around every request and notification: notes who the host is and that it lives, and bounds what it asks."""
@@ -157,18 +161,24 @@ class _Host:
     async def list_resources(
         self, ctx: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
-        return types.ListResourcesResult(resources=list(RESOURCES.values()))
+        coding = self._coding.resources.listed() if self._coding else []
+        return types.ListResourcesResult(resources=[*RESOURCES.values(), *coding])
 
     async def list_resource_templates(
         self, ctx: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourceTemplatesResult:
-        return types.ListResourceTemplatesResult(resource_templates=TEMPLATES)
+        coding = [self._coding.template] if self._coding else []
+        return types.ListResourceTemplatesResult(resource_templates=[*TEMPLATES, *coding])
 
     async def read_resource(self, ctx: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
-        if not is_known(params.uri):
-            raise _no_such_resource()
+        coding = self._coding_resources(params.uri)
+        if coding is None and not is_known(params.uri):
+            raise self._no_such_resource()
         try:
-            content = await read(self._hub.agent_for(self._session), self._session, params.uri)
+            if coding is not None:
+                content = await coding.read(params.uri)
+            else:
+                content = await read(self._hub.agent_for(self._session), self._session, params.uri)
         except Exception as error:
             problem = error if isinstance(error, PacerelledError) else unexpected(error)
             raise MCPError(types.INTERNAL_ERROR, f"{problem.message} {problem.hint}".strip()) from None
@@ -176,8 +186,8 @@ class _Host:
         return types.ReadResourceResult(contents=[text])
 
     async def subscribe(self, ctx: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
-        if params.uri not in RESOURCES:
-            raise _no_such_resource()
+        if params.uri not in RESOURCES and self._coding_resources(params.uri) is None:
+            raise self._no_such_resource()
         self.updates.subscribe(params.uri, ctx.session)
         return types.EmptyResult()
 
@@ -185,9 +195,25 @@ class _Host:
         self.updates.unsubscribe(params.uri)
         return types.EmptyResult()
 
+    def _coding_resources(self, uri: str) -> CodingResources | None:
+        """Whoever has this resource, if it is of the coding agents."""
+        return self._coding.resources if self._coding and self._coding.resources.owns(uri) else None
 
-def _no_such_resource() -> MCPError:
-    return MCPError(types.INVALID_PARAMS, f"There is no such resource; there are {', '.join(RESOURCES)}.")
+    def _no_such_resource(self) -> MCPError:
+        known = [*RESOURCES, *(["paseo://agents"] if self._coding else [])]
+        return MCPError(types.INVALID_PARAMS, f"There is no such resource; there are {', '.join(known)}.")
+
+
+class _Server(Server[dict[str, Any]]):
+    """Says in the handshake whether it tells that other resources are listed than before."""
+
+    tells_of_lists = False
+
+    def create_initialization_options(
+        self, notification_options: NotificationOptions | None = None, *arguments: Any, **more: Any
+    ) -> InitializationOptions:
+        options = notification_options or NotificationOptions(resources_changed=self.tells_of_lists)
+        return super().create_initialization_options(options, *arguments, **more)
 
 
 def _refuse_odd_arguments(ctx: Context) -> None:

@@ -11,6 +11,7 @@ from pacerelled.store.database import Store
 
 from .client import PaseoClient
 from .connection import PaseoConnection
+from .guard import Scope
 from .looks import Looks
 from .once import Once
 from .orders import Orders
@@ -54,6 +55,10 @@ class Bridge:
     async def stop(self) -> None:
         await self._connection.stop()
         await self._watch.stop()
+
+    def active(self, scope: Scope) -> dict[str, str | None]:
+        """The titles of the agents that are not archived, by id, as far as the bridge has heard of them."""
+        return {agent_id: known.title for agent_id, known in self._watch.active().items() if scope.sees(known.labels)}
 
     def status(self) -> dict[str, Any]:
         """The JSON shape in docs/local-protocol.md."""

@@ -65,6 +65,10 @@ class Watch:
     def known(self, agent_id: str) -> Known | None:
         return self._tracker.agents.get(agent_id)
 
+    def active(self) -> dict[str, Known]:
+        """The agents that are not archived, by id."""
+        return {agent_id: known for agent_id, known in self._tracker.agents.items() if not known.archived}
+
     def is_busy(self, agent_id: str) -> bool:
         """Whether a turn runs, or is about to."""
         known = self.known(agent_id)
