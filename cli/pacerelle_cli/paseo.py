@@ -8,7 +8,7 @@ import click
 
 from . import show
 from .client import part
-from .context import Cli, command, json_option, pass_cli
+from .context import Cli, agent_option, command, json_option, pass_cli
 from .text import escape, escape_lines, when
 
 _TEST_TIMEOUT = 30.0  # seconds
@@ -99,8 +99,65 @@ def test(cli: Cli) -> None:
     click.echo(f"Tools: {', '.join(body['tools'])}")
 
 
+@click.group("approvals", epilog="\b\nExample:\n  pacerelle paseo approvals on CONVERSATION_ID")
+def approvals() -> None:
+    """Which conversations on the phone are asked when coding agents want a permission. None, until you choose one."""
+
+
+@command("list", example="pacerelle paseo approvals list")
+@json_option
+@pass_cli
+def list_(cli: Cli) -> None:
+    """The conversations that are asked."""
+    body = cli.daemon.get("/v1/paseo/approvals")
+    if cli.json:
+        show.as_json(body)
+    elif body["conversations"]:
+        rows = [[c["conversation_id"], c["agent_id"], _about(c)] for c in body["conversations"]]
+        show.table(["CONVERSATION", "AGENT", "ASKED ABOUT"], rows)
+    else:
+        click.echo("No conversation is asked: permissions are answered in Paseo, or by an assistant that you told to.")
+
+
+@command(
+    "on",
+    example="pacerelle paseo approvals on CONVERSATION_ID\npacerelle paseo approvals on C_ID --every-agent",
+)
+@click.argument("conversation_id")
+@click.option("--every-agent", is_flag=True, help="About every agent, not only those that were started from there.")
+@agent_option
+@json_option
+@pass_cli
+def on(cli: Cli, conversation_id: str, every_agent: bool, agent_id: str) -> None:
+    """Ask this conversation. It must be one with a single person: in a group, an answer proves nobody."""
+    body: dict[str, Any] = {"agent_id": agent_id, "every_agent": every_agent}
+    _, chosen = cli.daemon.call("PUT", f"/v1/paseo/approvals/{part(conversation_id)}", body=body)
+    if cli.json:
+        show.as_json({"conversation": chosen})
+    else:
+        click.echo(f"{escape(conversation_id)} is asked about {_about(chosen)}.")
+
+
+@command("off", example="pacerelle paseo approvals off CONVERSATION_ID")
+@click.argument("conversation_id")
+@agent_option
+@json_option
+@pass_cli
+def off(cli: Cli, conversation_id: str, agent_id: str) -> None:
+    """Ask this conversation no more."""
+    path = f"/v1/paseo/approvals/{part(conversation_id)}"
+    _, body = cli.daemon.call("DELETE", path, query={"agent_id": agent_id})
+    if cli.json:
+        show.as_json(body)
+    else:
+        click.echo(f"{escape(conversation_id)} is not asked{' any more' if body['left'] else ', and was not'}.")
+
+
+for subcommand in (list_, on, off):
+    approvals.add_command(subcommand)
 for each in (status, agents, timeline, test):
     paseo.add_command(each)
+paseo.add_command(approvals)
 
 
 def _show_status(body: dict[str, Any]) -> None:
@@ -130,6 +187,10 @@ def _row(agent: dict[str, Any]) -> list[object]:
         agent["cwd"],
         title if len(title) <= _WIDTH else title[: _WIDTH - 1] + "…",
     ]
+
+
+def _about(chosen: dict[str, Any]) -> str:
+    return "every agent" if chosen["every_agent"] else "agents that were started from it"
 
 
 def _yes(value: bool | None) -> str:

@@ -137,9 +137,17 @@ def _import_servers() -> None:
 def _paseo_bridge(hub: Hub, store: Store, settings: Settings, env: Mapping[str, str]) -> Bridge | None:
     if settings.paseo is None or not settings.paseo.enabled:
         return None
+    from pacerelled.agent.asking import Asking
     from pacerelled.paseo.bridge import Bridge  # costs nothing while it is off
 
-    return Bridge(store, settings.paseo, env, on_change=hub.coding_agents_changed)
+    bridge = Bridge(store, settings.paseo, env, Asking(store, hub.agent), on_change=hub.coding_agents_changed)
+
+    def look(_: str, topic: str) -> None:
+        if topic == "widget":
+            bridge.approvals.look()
+
+    hub.subscribe(look)
+    return bridge
 
 
 def _http_server(hub: Hub, settings: Settings) -> HttpServer | None:

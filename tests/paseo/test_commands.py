@@ -128,10 +128,10 @@ async def test_the_bridge_is_off_without_a_table(tmp_path: Path) -> None:
 
 async def test_who_may_only_look_gets_the_looking_tools(scene: Scene) -> None:
     session = Session(id="s", transport="http")
-    looking = CodingTools(scene.bridge, session, read_only=True)
+    looking = CodingTools(scene.bridge, session, lambda: "a1", read_only=True)
     assert tuple(looking.specs) == LOOKING
     assert looking.withheld == set(TOOLS) - set(LOOKING)
-    assert tuple(CodingTools(scene.bridge, session, read_only=False).specs) == tuple(TOOLS)
+    assert tuple(CodingTools(scene.bridge, session, lambda: "a1", read_only=False).specs) == tuple(TOOLS)
 
 
 async def test_a_host_is_told_that_agents_changed_came_and_went(daemon: Daemon, paseo: ScriptedPaseo) -> None:

@@ -15,7 +15,7 @@ from pacerelle_protocol.envelope import IdentityChanged, IncomingMessage, Unknow
 from pacerelle_protocol.errors import FrameError, GroupKeyMissing
 from pacerelle_protocol.payload import FileRef, Opened, Text, WidgetResponse, WidgetUpdate, pack_b64
 from pacerelled.errors import place_of
-from pacerelled.store import conversations, devices, events, quarantine, requests
+from pacerelled.store import approvals, conversations, devices, events, quarantine, requests
 from pacerelled.store.database import Tx
 from pacerelled.store.driver import DatabaseError, IntegrityError
 
@@ -148,7 +148,9 @@ class Intake:
         opened = self._crypto.read(tx, message, plaintext)
         widget = widgets.about(tx, self._agent_id, message, opened.content)
         request = _request(message, opened, widget)
-        requests.insert_request(tx, self._agent_id, request, message.digest)
+        seq = requests.insert_request(tx, self._agent_id, request, message.digest)
+        if widget is not None and approvals.is_ask(tx, self._agent_id, widget["message_id"]):
+            requests.mark_processed(tx, seq, "An answer to a coding agent's request")  # for the daemon, no host's work
         conversations.touch(tx, self._agent_id, message.conversation_id, group=message.is_group, sender=message.sender)
         events.add(
             tx,

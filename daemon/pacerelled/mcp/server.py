@@ -85,7 +85,7 @@ class _Host:
         if hub.paseo is not None:
             from .paseo.tools import CodingTools  # costs nothing while the bridge is off
 
-            self._coding = CodingTools(hub.paseo, session, read_only=read_only)
+            self._coding = CodingTools(hub.paseo, session, lambda: hub.agent_for(session).agent_id, read_only=read_only)
             self._tools |= self._coding.specs
         self._in_flight = 0
         self.updates = Updates(hub, session, self._coding.resources if self._coding else None)

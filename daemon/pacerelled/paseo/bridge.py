@@ -9,11 +9,11 @@ from typing import Any
 from pacerelled.errors import PaseoError
 from pacerelled.store.database import Store
 
+from .approvals import Approvals, Phone
 from .client import PaseoClient
 from .connection import PaseoConnection
 from .guard import Scope
 from .looks import Looks
-from .once import Once
 from .orders import Orders
 from .settings import PaseoSettings
 from .target import find_target, paseo_home
@@ -30,31 +30,41 @@ class Bridge:
         store: Store,
         settings: PaseoSettings,
         env: Mapping[str, str],
+        phone: Phone,
         *,
         on_change: Callable[[set[str]], None] = lambda agent_ids: None,
     ) -> None:
         """`on_change(agent ids)`: something happened to them; no ids: to the connection."""
         self.settings = settings
         self._env = env
+        self._on_change = on_change
         self._connection = PaseoConnection(
             lambda: find_target(settings, env),
             on_push=lambda push: self._watch.take(push),
             on_connected=lambda connection: self._watch.look_anew(connection),
-            on_state=lambda: on_change(set()),
+            on_state=lambda: self._changed(set()),
         )
         client = PaseoClient(self._connection)
-        self._watch = Watch(store, client, preview_chars=settings.preview_chars, on_change=on_change)
+        self._watch = Watch(store, client, preview_chars=settings.preview_chars, on_change=self._changed)
         self.looks = Looks(settings, store, client, self._watch)
         worktrees = paseo_home(settings, env) / "worktrees"
-        self.orders = Orders(settings, client, self._watch, Once(store), worktrees=worktrees)
+        self.orders = Orders(settings, store, client, self._watch, worktrees=worktrees)
+        self.approvals = Approvals(store, client, self._watch, self.orders, phone)
 
     def start(self) -> None:
         self._watch.start()
         self._connection.start()
+        if not self.settings.read_only:
+            self.approvals.start()
 
     async def stop(self) -> None:
+        await self.approvals.stop()
         await self._connection.stop()
         await self._watch.stop()
+
+    def _changed(self, agent_ids: set[str]) -> None:
+        self.approvals.look()
+        self._on_change(agent_ids)
 
     def active(self, scope: Scope) -> dict[str, str | None]:
         """The titles of the agents that are not archived, by id, as far as the bridge has heard of them."""

@@ -97,6 +97,10 @@ class PaseoConnection:
             self._task = None
         self._set("stopped")
 
+    @property
+    def is_ready(self) -> bool:
+        return self._ready.is_set()
+
     def renew(self) -> None:
         """Ends the connection, to begin anew: something may have been missed."""
         if self._ws is not None:

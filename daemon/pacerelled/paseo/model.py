@@ -35,7 +35,7 @@ class Permission:
     kind: str
     title: str | None = field(default=None, repr=False)
     description: str | None = field(default=None, repr=False)
-    input: str | None = field(default=None, repr=False)  # JSON or text, cut
+    full_input: str | None = field(default=None, repr=False)  # JSON or text
     actions: tuple[Action, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
@@ -45,7 +45,7 @@ class Permission:
             "kind": self.kind,
             "title": cut(self.title, _MAX_TITLE),
             "description": cut(self.description, _MAX_WORDS),
-            "input": self.input,
+            "input": cut(self.full_input, _MAX_INPUT),
             "actions": [
                 {"id": a.id, "label": cut(a.label, _MAX_TITLE), "decision": "allow" if a.allows else "deny"}
                 for a in self.actions[:_MAX_SHOWN]
@@ -148,7 +148,7 @@ def parse_permission(raw: Any) -> Permission | None:
         kind=text(raw.get("kind")) or "other",
         title=text(raw.get("title")),
         description=text(raw.get("description")),
-        input=_shown(raw.get("input") or raw.get("detail")),
+        full_input=_shown(raw.get("input") or raw.get("detail")),
         actions=tuple(
             Action(each["id"], text(each.get("label")) or each["id"], each.get("behavior") == "allow")
             for each in (actions if isinstance(actions, list) else ())
@@ -160,7 +160,7 @@ def parse_permission(raw: Any) -> Permission | None:
 def _shown(value: Any) -> str | None:
     if value is None:
         return None
-    return cut(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), _MAX_INPUT)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def cut(words: str | None, most: int) -> str | None:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pacerelled.errors import InvalidArgument, NotPossible, PaseoRefused, PaseoUnavailable
+from pacerelled.store.approvals import Origin, save_origin
+from pacerelled.store.database import Store
 
 from . import guard
 from .client import PaseoClient
@@ -48,18 +50,21 @@ class Orders:
     """`worktrees`: where Paseo makes them."""
 
     def __init__(
-        self, settings: PaseoSettings, client: PaseoClient, watch: Watch, once: Once, *, worktrees: Path
+        self, settings: PaseoSettings, store: Store, client: PaseoClient, watch: Watch, *, worktrees: Path
     ) -> None:
         self._settings = settings
+        self._store = store
         self._client = client
         self._watch = watch
-        self._once = once
+        self._once = Once(store)
         self._worktrees = worktrees
 
     # -- a new agent -------------------------------------------------------------------------------------------
 
-    async def create(self, new: NewAgent, key: Key, scope: Scope) -> tuple[Agent, bool]:
+    async def create(self, new: NewAgent, key: Key, scope: Scope, origin: Origin | None = None) -> tuple[Agent, bool]:
         """The agent, with its prompt under way; and whether this very call had been made before.
+
+        `origin`: the request that it is started for.
 
         It is made without the prompt, which it gets only once it is seen to be where it may be. Raises AgentError,
         PaseoError, StoreError.
@@ -91,6 +96,8 @@ class Orders:
                 tagged = {**labels, KEY_LABEL: attempt.tag}
                 found = await self._client.create(config, labels=tagged, env=env, key=attempt.tag, branch=new.branch)
             attempt.half_done = True
+            if origin is not None:
+                await self._store.run(lambda tx: save_origin(tx, found.id, origin))
             await self._check_place(found, cwd, new)
             if not (repeated and await self._has_message(found.id, attempt.tag)):
                 await self._give_prompt(found, new.prompt, attempt.tag)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
@@ -30,6 +31,9 @@ class PaseoCalls:
             web.post("/v1/paseo/test", self._test),
             web.get("/v1/paseo/agents", self._agents),
             web.get("/v1/paseo/agents/{agent_id}/timeline", self._timeline),
+            web.get("/v1/paseo/approvals", self._approvals),
+            web.put("/v1/paseo/approvals/{conversation_id}", self._choose),
+            web.delete("/v1/paseo/approvals/{conversation_id}", self._leave),
         ]
 
     async def _status(self, request: web.Request) -> web.Response:
@@ -84,6 +88,26 @@ class PaseoCalls:
                 "reset": page.reset,
             }
         )
+
+    async def _approvals(self, request: web.Request) -> web.Response:
+        query_fields(request).done()
+        chosen = await self._bridge().approvals.chosen()
+        return answer({"conversations": [asdict(each) for each in chosen]})
+
+    async def _choose(self, request: web.Request) -> web.Response:
+        fields = await json_fields(request)
+        agent_id, every_agent = fields.text("agent_id"), fields.flag("every_agent", default=False)
+        fields.done()
+        conversation_id = request.match_info["conversation_id"]
+        chosen = await self._bridge().approvals.choose(agent_id, conversation_id, every_agent=every_agent)
+        return answer(asdict(chosen))
+
+    async def _leave(self, request: web.Request) -> web.Response:
+        fields = query_fields(request)
+        agent_id = fields.text("agent_id")
+        fields.done()
+        left = await self._bridge().approvals.leave(agent_id, request.match_info["conversation_id"])
+        return answer({"left": left})
 
     def _bridge(self) -> Bridge:
         if self._hub.paseo is None:

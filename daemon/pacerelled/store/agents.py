@@ -54,6 +54,7 @@ def remove_agent(tx: Tx, agent_id: str, *, purge: bool) -> None:
     for table in (
         "signal_pieces", "prekey_sets", "conversations", "devices", "device_sessions", "allow_lists", "allowed",
         "group_keys", "receipts", "requests", "replies", "checkpoints", "calls", "quarantine",
+        "approval_conversations", "coding_origins", "approvals",
     ):  # fmt: skip
         tx.execute(f"DELETE FROM {table} WHERE agent_id = ?", (agent_id,))
     # Their numbers stay, so that nobody who follows the log takes them for missing.

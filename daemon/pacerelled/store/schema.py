@@ -261,6 +261,33 @@ CREATE TABLE paseo_calls (
     tag      TEXT NOT NULL,
     result   TEXT
 );
+CREATE TABLE approval_conversations (
+    agent_id        TEXT NOT NULL,
+    conversation_id TEXT NOT NULL,
+    every_agent     INTEGER NOT NULL,
+    UNIQUE (agent_id, conversation_id)
+);
+CREATE TABLE coding_origins (
+    coding_agent_id TEXT PRIMARY KEY,
+    agent_id        TEXT NOT NULL,
+    conversation_id TEXT NOT NULL,
+    source_id       TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE approvals (
+    coding_agent_id TEXT NOT NULL,
+    request_id      TEXT NOT NULL,
+    agent_id        TEXT NOT NULL,
+    message_id      TEXT NOT NULL,
+    conversation_id TEXT NOT NULL,
+    person          TEXT NOT NULL,
+    device_id       TEXT,
+    authorization   TEXT NOT NULL,
+    expires_at      TEXT NOT NULL,
+    state           TEXT NOT NULL,
+    decision        TEXT,
+    UNIQUE (coding_agent_id, request_id)
+);
+CREATE INDEX approvals_by_reply ON approvals (agent_id, message_id);
 CREATE TABLE clock (
     one   INTEGER PRIMARY KEY CHECK (one = 1),
     lived REAL NOT NULL,

@@ -193,6 +193,10 @@ _ALL = (
             account=string("One of paseo_list_accounts; else the user's default."),
             branch=string("Make a Git worktree with a new branch of this name for it.", maxLength=100),
             labels={"type": "object", "description": "Labels of your own, to find it by."},
+            source_message_id=string(
+                "message_id of the person's request that it is started for. Set it: they may then be asked for its"
+                " permissions on the phone."
+            ),
             idempotency_key=_KEY,
         ),
         record(("agent", "events_cursor", "repeated"), agent=_AGENT, events_cursor=TEXT, repeated=BOOL, notice=TEXT),

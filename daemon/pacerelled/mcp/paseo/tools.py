@@ -36,6 +36,7 @@ class Call:
     bridge: Bridge
     scope: Scope
     session: Session
+    home: Callable[[], str]  # the id of the session's agent at the relay; raises NoAgent, UnknownAgent
     context: ServerRequestContext[Any]
 
     def key(self, arguments: Arguments) -> Key:
@@ -128,9 +129,11 @@ async def paseo_create_agent(call: Call, arguments: Arguments) -> dict[str, Any]
         branch=arguments["branch"],
         labels=_labels(arguments["labels"]),
     )
+    source = arguments["source_message_id"]
+    origin = await call.bridge.approvals.origin(call.home(), source) if source is not None else None
     cursor = await call.bridge.looks.cursor()
     with _waiting(call, _CREATING, "Starting the agent"):
-        agent, repeated = await call.bridge.orders.create(new, call.key(arguments), call.scope)
+        agent, repeated = await call.bridge.orders.create(new, call.key(arguments), call.scope, origin)
     return {"agent": agent.as_dict(), "events_cursor": cursor, "repeated": repeated, "notice": NOTICE}
 
 
@@ -201,8 +204,10 @@ RUN: dict[str, Callable[[Call, Arguments], Awaitable[dict[str, Any]]]] = {
 class CodingTools:
     """The tools and resources of one session. `withheld` are the tools that its token may not call."""
 
-    def __init__(self, bridge: Bridge, session: Session, *, read_only: bool) -> None:
+    def __init__(self, bridge: Bridge, session: Session, home: Callable[[], str], *, read_only: bool) -> None:
+        """`home` gives the id of the session's agent at the relay, or raises NoAgent or UnknownAgent."""
         self._bridge = bridge
+        self._home = home
         self._session = session
         self._scope = Scope(read_only=read_only)
         all_ = LOOKING if bridge.settings.read_only else tuple(TOOLS)
@@ -216,7 +221,7 @@ class CodingTools:
 
     async def run(self, name: str, arguments: Arguments, context: ServerRequestContext[Any]) -> dict[str, Any]:
         """Raises PacerelledError."""
-        return await RUN[name](Call(self._bridge, self._scope, self._session, context), arguments)
+        return await RUN[name](Call(self._bridge, self._scope, self._session, self._home, context), arguments)
 
 
 _ROOM = MAX_RESULT - 1_500  # bytes of a list
