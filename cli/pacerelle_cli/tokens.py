@@ -27,11 +27,17 @@ def token() -> None:
     help="read: only the tools that look; it is handed no requests.",
 )
 @click.option("--agent", "agents", metavar="AGENT_ID", multiple=True, help="Only this agent; may be repeated.")
+@click.option(
+    "--only", "labels", metavar="NAME=VALUE", multiple=True, help="Of coding agents, only those with this label."
+)
 @json_option
 @pass_cli
-def create(cli: Cli, label: str, scope: str, agents: tuple[str, ...]) -> None:
+def create(cli: Cli, label: str, scope: str, agents: tuple[str, ...], labels: tuple[str, ...]) -> None:
     """Make a token for one host and show it, this once. LABEL is your name for the host."""
-    body = {"label": label, "scope": scope, "agents": list(agents)}
+    only = dict(each.partition("=")[::2] for each in labels)
+    if "" in only or not all("=" in each for each in labels):
+        raise click.UsageError("Write --only NAME=VALUE, e.g. --only origin=hermes.")
+    body = {"label": label, "scope": scope, "agents": list(agents), "labels": only}
     _, made = cli.daemon.call("POST", "/v1/tokens", body=body)
     if cli.json:
         show.as_json(made)

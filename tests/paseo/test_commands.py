@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from pacerelled.agent.access import AccessTokens
 from pacerelled.agent.model import Session
+from pacerelled.agent.wanted import Wanted
 from pacerelled.errors import InvalidArgument
 from pacerelled.mcp.paseo.resources import CodingResources
 from pacerelled.mcp.paseo.schemas import LOOKING, TOOLS
@@ -128,10 +130,10 @@ async def test_the_bridge_is_off_without_a_table(tmp_path: Path) -> None:
 
 async def test_who_may_only_look_gets_the_looking_tools(scene: Scene) -> None:
     session = Session(id="s", transport="http")
-    looking = CodingTools(scene.bridge, session, lambda: "a1", read_only=True)
+    looking = CodingTools(scene.bridge, session, lambda: "a1", Scope(read_only=True))
     assert tuple(looking.specs) == LOOKING
     assert looking.withheld == set(TOOLS) - set(LOOKING)
-    assert tuple(CodingTools(scene.bridge, session, lambda: "a1", read_only=False).specs) == tuple(TOOLS)
+    assert tuple(CodingTools(scene.bridge, session, lambda: "a1", Scope()).specs) == tuple(TOOLS)
 
 
 async def test_a_host_is_told_that_agents_changed_came_and_went(daemon: Daemon, paseo: ScriptedPaseo) -> None:
@@ -186,3 +188,25 @@ async def test_a_token_with_labels_sees_only_its_agents_as_resources(scene: Scen
     assert [each["id"] for each in (await resources.read("paseo://agents"))["agents"]] == [mine]
     with pytest.raises(InvalidArgument):
         await resources.read(f"paseo://agents/{other}")
+
+
+async def test_a_token_for_some_coding_agents_hears_of_no_others(
+    scene: Scene, paseo: ScriptedPaseo, tmp_path: Path
+) -> None:
+    mine = paseo.add("Mine", labels={"origin": "hermes"})
+    other = paseo.add("Other")
+    for agent_id in (mine, other):
+        await paseo.update(agent_id)
+        await scene.until_told(agent_id, "created")
+    wanted = Wanted(only_of="a1", only_coding={"origin": "hermes"})
+    assert [e["data"]["agent_id"] for e in await scene.log() if wanted(e)] == [mine]
+    tokens = AccessTokens(scene.store, check_agent=lambda agent_id: None)
+    made, secret = await tokens.create("hermes", "read", labels={"origin": "hermes"})
+    again = AccessTokens(scene.store, check_agent=lambda agent_id: None)
+    await again.start()
+    found = again.find(secret)
+    assert found is not None
+    assert found.as_dict()["labels"] == made.labels == {"origin": "hermes"}
+    with pytest.raises(InvalidArgument):
+        await tokens.create("much", "read", labels={"x" * 200: "y"})
+    await again.stop()

@@ -12,8 +12,8 @@ import hmac
 import logging
 import secrets
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from pacerelled.errors import InvalidArgument, NotPossible, StoreError, UnknownToken
@@ -29,12 +29,16 @@ PREFIX: Final = "pcl_"
 SCOPES: Final = ("read", "full")
 MAX_TOKENS: Final = 100
 MAX_LABEL: Final = 100  # characters
+MAX_LABELS: Final = 10
 USE_WRITTEN: Final = 60.0  # seconds: a token's last use is written at most so often
 
 
 @dataclass(slots=True)
 class AccessToken:
-    """What is known of a token. `agents` are the ones that it is for; none: all of them."""
+    """What is known of a token. `agents` are the ones that it is for; none: all of them.
+
+    Of coding agents it sees only those with all of `labels`.
+    """
 
     id: str
     label: str
@@ -42,6 +46,7 @@ class AccessToken:
     agents: tuple[str, ...]
     created_at: str
     last_used_at: str | None = None
+    labels: dict[str, str] = field(default_factory=dict)
 
     @property
     def read_only(self) -> bool:
@@ -54,6 +59,7 @@ class AccessToken:
             "label": self.label,
             "scope": self.scope,
             "agents": list(self.agents),
+            "labels": self.labels,
             "created_at": self.created_at,
             "last_used_at": self.last_used_at,
         }
@@ -87,7 +93,9 @@ class AccessTokens:
         """Oldest first."""
         return list(self._tokens.values())
 
-    async def create(self, label: str, scope: Scope, agents: Sequence[str] = ()) -> tuple[AccessToken, str]:
+    async def create(
+        self, label: str, scope: Scope, agents: Sequence[str] = (), labels: Mapping[str, str] | None = None
+    ) -> tuple[AccessToken, str]:
         """The new token, and its secret, which nobody can find out later.
 
         Raises InvalidArgument, NotPossible, UnknownAgent, StoreError.
@@ -99,6 +107,13 @@ class AccessTokens:
             )
         for agent_id in agents:
             self._check_agent(agent_id)
+        labels = dict(labels or {})
+        if len(labels) > MAX_LABELS or not all(
+            0 < len(n) <= MAX_LABEL and len(v) <= MAX_LABEL for n, v in labels.items()
+        ):
+            raise InvalidArgument(
+                f"`labels` must be at most {MAX_LABELS} short texts", argument="labels", hint='{"origin": "hermes"}'
+            )
         async with self._changing:
             if any(label in (token.label, token.id) for token in self.select()):
                 raise NotPossible(
@@ -109,7 +124,7 @@ class AccessTokens:
                 raise NotPossible(f"There are {MAX_TOKENS} tokens already", hint="Revoke one that is no longer used.")
             secret = PREFIX + secrets.token_urlsafe(32)
             chosen = tuple(dict.fromkeys(agents))
-            row = AccessRow(secrets.token_hex(4), _digest(secret), label, scope, chosen, now(), None)
+            row = AccessRow(secrets.token_hex(4), _digest(secret), label, scope, chosen, now(), None, labels)
             await self._store.run(lambda tx: access.insert(tx, row))
             self._tokens[row.digest] = _token(row)
         log.info("Access token %s made (%s)", row.id, scope)
@@ -159,4 +174,4 @@ def _digest(secret: str) -> bytes:
 
 def _token(row: AccessRow) -> AccessToken:
     scope: Scope = "full" if row.scope == "full" else "read"
-    return AccessToken(row.id, row.label, scope, row.agents, row.created_at, row.last_used_at)
+    return AccessToken(row.id, row.label, scope, row.agents, row.created_at, row.last_used_at, row.labels)

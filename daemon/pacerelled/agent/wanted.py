@@ -30,7 +30,8 @@ class Wanted:
     """All that is given must fit; of several values in one field, one. A type may end in `.*`.
 
     `agents` are those at the relay, or coding agents, which an event names by `data.agent_id`; `labels` (all of them)
-    are those of coding agents. With `only_of`, events of other agents at the relay are not seen at all.
+    are those of coding agents. With `only_of`, events of other agents at the
+    relay are not seen at all; with `only_coding`, nor are those of coding agents without these labels.
     """
 
     types: tuple[str, ...] = ()
@@ -39,11 +40,13 @@ class Wanted:
     labels: Mapping[str, str] = field(default_factory=dict)
     needs_attention: bool = False
     only_of: str | None = None
+    only_coding: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, event: Event) -> bool:
         data = event["data"]
         return (
             self.only_of in (None, event["agent"] or self.only_of)
+            and (not self.only_coding or "labels" not in data or _has(data["labels"], self.only_coding))
             and (not self.types or any(_fits(pattern, event["type"]) for pattern in self.types))
             and (not self.agents or event["agent"] in self.agents or data.get("agent_id") in self.agents)
             and (not self.conversations or data.get("conversation_id") in self.conversations)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -37,12 +37,15 @@ LINKS_SINCE = "2025-06-18"  # the first protocol version in which a result may l
 _MAX_NAME = 100  # characters of a client's name or version that are kept
 
 
-def build_server(hub: HubApi, session: Session, *, read_only: bool = False) -> Server:
+def build_server(
+    hub: HubApi, session: Session, *, read_only: bool = False, labels: Mapping[str, str] | None = None
+) -> Server:
     """A server for one connection of `session`. Both protocol eras are served; the host's first request decides.
 
-    With `read_only` it has only the tools that look, and nothing that tells an assistant to work.
+    With `read_only` it has only the tools that look, and nothing that tells an assistant to work. Of coding agents it
+    sees only those with `labels`.
     """
-    host = _Host(hub, session, read_only=read_only)
+    host = _Host(hub, session, read_only=read_only, labels=labels or {})
 
     @asynccontextmanager
     async def lifespan(_: Server) -> AsyncIterator[dict[str, Any]]:
@@ -76,16 +79,20 @@ def build_server(hub: HubApi, session: Session, *, read_only: bool = False) -> S
 class _Host:
     """What a session's host may ask for."""
 
-    def __init__(self, hub: HubApi, session: Session, *, read_only: bool) -> None:
+    def __init__(self, hub: HubApi, session: Session, *, read_only: bool, labels: Mapping[str, str]) -> None:
         self._hub = hub
         self._session = session
         self._read_only = read_only
+        self._labels = labels
         self._tools = {name: spec for name, spec in TOOLS.items() if spec.only_looks or not read_only}
         self._coding: CodingTools | None = None
         if hub.paseo is not None:
-            from .paseo.tools import CodingTools  # costs nothing while the bridge is off
+            from pacerelled.paseo.guard import Scope  # costs nothing while the bridge is off
 
-            self._coding = CodingTools(hub.paseo, session, lambda: hub.agent_for(session).agent_id, read_only=read_only)
+            from .paseo.tools import CodingTools
+
+            scope = Scope(read_only=read_only, labels=labels)
+            self._coding = CodingTools(hub.paseo, session, lambda: hub.agent_for(session).agent_id, scope)
             self._tools |= self._coding.specs
         self._in_flight = 0
         self.updates = Updates(hub, session, self._coding.resources if self._coding else None)
@@ -138,7 +145,7 @@ class _Host:
             arguments = check(spec, params.arguments or {})
             if self._coding is not None and params.name in self._coding.specs:
                 return success(await self._coding.run(params.name, arguments, ctx), links=False)
-            call = Call(self._hub, self._hub.agent_for(self._session), self._session, ctx)
+            call = Call(self._hub, self._hub.agent_for(self._session), self._session, ctx, self._labels)
             return success(await RUN[params.name](call, arguments), links=ctx.protocol_version >= LINKS_SINCE)
         except PacerelledError as problem:
             return failure(problem, example=example_call(spec))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from mcp.server import ServerRequestContext
@@ -48,6 +48,7 @@ class Call:
     agent: AgentApi
     session: Session
     context: ServerRequestContext[Any]
+    labels: Mapping[str, str] = field(default_factory=dict)  # of the coding agents that it sees
 
     @property
     def id(self) -> str | None:
@@ -120,6 +121,7 @@ async def wait_for_events(call: Call, arguments: Arguments) -> dict[str, Any]:
         conversations=tuple(arguments["conversationIds"] or ()),
         needs_attention=arguments["onlyNeedsAttention"],
         only_of=call.agent.agent_id,
+        only_coding=call.labels,
     )
     with progress(call.context, PROGRESS_EVERY, lambda: (time.monotonic() - started, timeout, "Waiting for events")):
         found = await call.hub.event_log.wait(

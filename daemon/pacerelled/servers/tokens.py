@@ -8,6 +8,7 @@ from aiohttp import web
 
 from pacerelled.agent.access import SCOPES, Scope
 from pacerelled.agent.api import HubApi
+from pacerelled.errors import InvalidArgument
 
 from .answers import answer
 from .fields import json_fields, query_fields
@@ -35,8 +36,11 @@ class TokenCalls:
         label = fields.required_text("label")
         scope = cast(Scope, fields.choice("scope", of=SCOPES) or "full")
         agents = fields.texts("agents")
+        labels = fields.object("labels") or {}
         fields.done()
-        token, secret = await self._hub.access.create(label, scope, agents)
+        if not all(isinstance(value, str) for value in labels.values()):
+            raise InvalidArgument("labels must have texts as values", argument="labels")
+        token, secret = await self._hub.access.create(label, scope, agents, labels)
         return answer({"token": token.as_dict(), "secret": secret}, status=201)
 
     async def _revoke(self, request: web.Request) -> web.Response:

@@ -237,6 +237,7 @@ CREATE TABLE access_tokens (
     label        TEXT NOT NULL UNIQUE,
     scope        TEXT NOT NULL,
     agents       TEXT NOT NULL,
+    labels       TEXT NOT NULL,
     created_at   TEXT NOT NULL,
     last_used_at TEXT
 );

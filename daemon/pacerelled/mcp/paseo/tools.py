@@ -204,14 +204,14 @@ RUN: dict[str, Callable[[Call, Arguments], Awaitable[dict[str, Any]]]] = {
 class CodingTools:
     """The tools and resources of one session. `withheld` are the tools that its token may not call."""
 
-    def __init__(self, bridge: Bridge, session: Session, home: Callable[[], str], *, read_only: bool) -> None:
+    def __init__(self, bridge: Bridge, session: Session, home: Callable[[], str], scope: Scope) -> None:
         """`home` gives the id of the session's agent at the relay, or raises NoAgent or UnknownAgent."""
         self._bridge = bridge
         self._home = home
         self._session = session
-        self._scope = Scope(read_only=read_only)
+        self._scope = scope
         all_ = LOOKING if bridge.settings.read_only else tuple(TOOLS)
-        self.specs = {name: TOOLS[name] for name in all_ if name in LOOKING or not read_only}
+        self.specs = {name: TOOLS[name] for name in all_ if name in LOOKING or not scope.read_only}
         self.resources = CodingResources(bridge, self._scope)
         self.withheld = frozenset(all_) - frozenset(self.specs)
 

@@ -127,7 +127,8 @@ class _Daemon:
         # A token's own session is the same one after a restart; that of a handshake is over then.
         session_id = f"token-{grant.id}-{agent_id or ''}" if stateless else secrets.token_hex(16)
         session = Session(id=session_id, transport="http", agent_id=agent_id, host=grant.label)
-        return _Host(self._hub, session, build_server(self._hub, session, read_only=grant.read_only))
+        server = build_server(self._hub, session, read_only=grant.read_only, labels=grant.labels)
+        return _Host(self._hub, session, server)
 
 
 class _Host:
