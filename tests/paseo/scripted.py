@@ -233,12 +233,13 @@ class ScriptedPaseo:
         payload = {"agentId": agent_id, "event": event, "timestamp": at, "seq": seq, "epoch": self.epochs[agent_id]}
         await self.push("agent_stream", payload)
 
-    async def begin(self, agent_id: str, prompt: str, message_id: str | None = None) -> None:
+    async def begin(self, agent_id: str, prompt: str, message_id: str | None = None, *, noted: bool = False) -> None:
         """A turn, as a message of a person in the app would start it too."""
         agent = self.agents[agent_id]
         at = self.now()
         message = {"type": "user_message", "text": prompt, **({"messageId": message_id} if message_id else {})}
-        await self.item(agent_id, message)
+        if not noted:
+            await self.item(agent_id, message)
         agent.update(status="running", lastUserMessageAt=at, updatedAt=self.now(), archivedAt=None)
         agent.update(requiresAttention=False, attentionReason=None)
         await self.update(agent_id)
@@ -505,7 +506,13 @@ class ScriptedPaseo:
             await self.push("agent_permission_resolved", {"agentId": agent_id, **told})
         agent["pendingPermissions"] = []
         if agent["status"] == "running":
+            user = {"type": "user_message", "text": message["text"], "messageId": message.get("messageId")}
+            await self.item(agent_id, user)
+            await self.item(agent_id, {"type": "assistant_message", "text": "the rest of the old turn"})
             await self.stream(agent_id, "turn_canceled", reason="Interrupted")
+            await self.answer(client, message, "send_agent_message_response", accepted=True, error=None)
+            await self.begin(agent_id, message["text"], noted=True)
+            return
         await self.answer(client, message, "send_agent_message_response", accepted=True, error=None)
         await self.begin(agent_id, message["text"], message.get("messageId"))
 

@@ -87,8 +87,14 @@ class PaseoClient:
             hint="Give more of the id.",
         )
 
-    async def timeline(self, agent_id: str, *, limit: int, before: tuple[str, int] | None = None) -> dict[str, Any]:
-        """The daemon's answer: its last rows, or those before a row of an epoch. `limit` is in rows, 0: all."""
+    async def timeline(
+        self, agent_id: str, *, limit: int, before: tuple[str, int] | None = None, joined: bool = True
+    ) -> dict[str, Any]:
+        """The daemon's answer: its last rows, or those before a row of an epoch. `limit` is in rows, 0: all.
+
+        `joined`: the pieces of a message are put together there, which also glues the rest of a turn that was broken
+        off to the answer of the next.
+        """
         cursor = {"epoch": before[0], "seq": before[1]} if before else None
         return await self.connection.look(
             "fetch_agent_timeline_request",
@@ -96,7 +102,7 @@ class PaseoClient:
             direction="before" if before else "tail",
             cursor=cursor,
             limit=limit,
-            projection="projected",
+            projection="projected" if joined else "canonical",
         )
 
     async def providers(self) -> list[tuple[str, bool]]:

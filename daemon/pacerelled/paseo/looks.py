@@ -18,7 +18,7 @@ from .guard import Scope
 from .happened import Wanted
 from .model import Agent
 from .settings import PaseoSettings
-from .timeline import Entry, entries, last_message, newest
+from .timeline import Entry, entries, last_message, newest, rows_since
 from .tracker import Known
 from .watch import Watch
 
@@ -206,8 +206,9 @@ class Looks:
         message = None
         if agent.archived_at is None and agent.status != "closed":  # reading would load it
             try:
-                answer = await self._client.timeline(agent.id, limit=ROWS)
-                message = last_message(entries(answer.get("entries")))
+                answer = await self._client.timeline(agent.id, limit=ROWS, joined=False)
+                began = known.turn_at if known is not None else None  # what is older is of another turn
+                message = last_message(entries(rows_since(answer.get("entries"), began)))
             except PaseoError:
                 pass  # how it stands is worth telling without its words
         error = known.error if known is not None else None

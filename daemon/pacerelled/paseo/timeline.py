@@ -59,6 +59,14 @@ def newest(found: list[Entry], max_bytes: int) -> tuple[list[Entry], bool]:
     return taken, len(taken) < len(found)
 
 
+def rows_since(rows: Any, at: str | None) -> list[Any]:
+    """The rows from a time on, which is the daemon's own; all of them without one."""
+    listed = rows if isinstance(rows, list) else []
+    if at is None:
+        return listed
+    return [row for row in listed if isinstance(row, Mapping) and (text(row.get("timestamp")) or at) >= at]
+
+
 def last_message(found: Iterable[Entry]) -> str | None:
     """What the agent said last, after the last thing that somebody wrote to it."""
     message = None

@@ -46,6 +46,7 @@ class Known:
     running: bool = False
     turns: int = 0  # that were seen to begin
     turn: str | None = None  # the daemon's name of it, if it has one
+    turn_at: str | None = None  # when the last turn began, if that was seen
     message_at: str | None = None  # when somebody wrote what the last turn answers: tells that a turn was missed
     outcome: Outcome | None = None  # of the last turn
     error: str | None = field(default=None, repr=False)
@@ -153,11 +154,14 @@ class Tracker:
 
     # -- the stream --------------------------------------------------------------------------------------------
 
-    def stream(self, agent_id: str, event: Mapping[str, Any]) -> list[Happening]:
+    def stream(self, agent_id: str, event: Mapping[str, Any], at: str | None = None) -> list[Happening]:
+        """`at`: the daemon's time of the event."""
         known, found = self._known(agent_id, None, "push")
         match event.get("type"):
             case "turn_started":
-                return found + self._started(agent_id, known, "push")
+                found += self._started(agent_id, known, "push")
+                known.turn_at = at
+                return found
             case "turn_completed":
                 return found + self._ended(agent_id, known, "finished", None, "push")
             case "turn_failed":
@@ -198,7 +202,7 @@ class Tracker:
     def _started(self, agent_id: str, known: Known, source: str) -> list[Happening]:
         if known.running:
             return []
-        known.running, known.closed = True, False
+        known.running, known.closed, known.turn_at = True, False, None
         known.turns += 1
         known.message_at = self._wrote.pop(agent_id, known.message_at)
         known.outcome = known.error = None

@@ -159,7 +159,7 @@ class Watch:
                 begun: list[Happening] = []
                 if event.get("type") in _TURN and self._expected.pop(agent_id, 0.0) and not self.is_busy(agent_id):
                     begun = self._tracker.stream(agent_id, {"type": "turn_started"})  # also of one that fails at once
-                return begun + self._tracker.stream(agent_id, event)
+                return begun + self._tracker.stream(agent_id, event, text(payload.get("timestamp")))
             case "agent_permission_request":
                 return self._tracker.permission_requested(agent_id, payload.get("request"))
             case "agent_permission_resolved" if request_id := text(payload.get("requestId")):
