@@ -64,7 +64,10 @@ async def test_a_host_starts_an_agent_and_the_terminal_shows_it(
     daemon: Daemon, paseo: ScriptedPaseo, tmp_path: Path
 ) -> None:
     await until(lambda: paseo.clients, "the bridge")
-    host = await (await Host.connect(daemon)).initialize()
+    host = await Host.connect(daemon)
+    params = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    assert "paseo_create_agent" in (await host.call("initialize", params))["result"]["instructions"]
+    host.write({"jsonrpc": "2.0", "method": "notifications/initialized"})
     listed = (await host.call("tools/list", {}))["result"]["tools"]
     assert [each["name"] for each in listed] == [*OTHERS, *TOOLS]
     made = await tool(host, "paseo_create_agent", cwd=str(tmp_path / "code"), prompt="Mend\nthe build")

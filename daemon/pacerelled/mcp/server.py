@@ -58,7 +58,7 @@ def build_server(
         "pacerelle",
         version=__version__,
         title="Pacerelle",
-        instructions=texts.INSTRUCTIONS_READ_ONLY if read_only else texts.INSTRUCTIONS,
+        instructions=host.instructions,
         lifespan=lifespan,
         on_list_tools=host.list_tools,
         on_call_tool=host.call_tool,
@@ -96,6 +96,13 @@ class _Host:
             self._tools |= self._coding.specs
         self._in_flight = 0
         self.updates = Updates(hub, session, self._coding.resources if self._coding else None)
+
+    @property
+    def instructions(self) -> str:
+        """What its assistant is told."""
+        if self._read_only:
+            return texts.INSTRUCTIONS_READ_ONLY
+        return texts.INSTRUCTIONS + (self._coding.instructions if self._coding else "")
 
     async def observe(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Around every request and notification: notes who the host is and that it lives, and bounds what it asks."""

@@ -133,30 +133,35 @@ class Approvals:
     # -- asking and answering ----------------------------------------------------------------------------------
 
     async def _run(self) -> None:
+        waits = False
         while True:
             try:
-                async with asyncio.timeout(LOOK):
+                async with asyncio.timeout(LOOK if waits else None):
                     await self._wake.wait()
             except TimeoutError:
                 pass
             self._wake.clear()
+            waits = True
             try:
-                await self._reconcile()
+                waits = await self._reconcile()
             except PacerelledError as error:
                 log.warning("Approvals: %s", error.code)
             except Exception as error:
                 log.error("Approvals: %s", place_of(error))
 
-    async def _reconcile(self) -> None:
+    async def _reconcile(self) -> bool:
+        """Whether somebody was asked and the end is still to come."""
         if not self._client.connection.is_ready:
-            return
+            return False
         chosen = await self.chosen()
         for coding_agent_id, known in self._watch.active().items():
             for request_id, about in list(known.permissions.items()):
                 if chosen and about["kind"] in KINDS:
                     await self._each(self._ask(coding_agent_id, request_id, chosen))
-        for ask in await self._store.run(rows.unfinished):
+        unfinished = await self._store.run(rows.unfinished)
+        for ask in unfinished:
             await self._each(self._follow(ask))
+        return bool(unfinished)
 
     async def _each(self, work: Awaitable[None]) -> None:
         """One that fails (nobody to write to, say) does not keep the others waiting, and is tried again."""

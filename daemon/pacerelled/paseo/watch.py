@@ -11,6 +11,8 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 from pacerelled.errors import PaseoError, StoreError, place_of
 from pacerelled.store import events
@@ -25,6 +27,7 @@ from .tracker import Happening, Known, Tracker, restore
 
 log = logging.getLogger(__name__)
 
+SETTLES_WITHIN = 5.0  # seconds
 STARTS_WITHIN = 10.0  # seconds from a message that was accepted to the turn that it starts
 _TURN = ("turn_started", "turn_completed", "turn_failed", "turn_canceled")
 _WANTED = ("agent_update", "agent_stream", "agent_permission_request", "agent_permission_resolved", "agent_deleted")
@@ -42,6 +45,7 @@ class Watch:
         self._on_change = on_change
         self._tracker = Tracker(preview_chars=preview_chars)
         self._server_id = ""
+        self._stored: dict[str, dict[str, Any] | None] = {}  # what the store has of each agent
         self._pushes: deque[Push] = deque()
         self._arrived = asyncio.Event()
         self._quiet = asyncio.Event()
@@ -97,8 +101,9 @@ class Watch:
         return self._changed
 
     async def settled(self) -> None:
-        """Returns when what has come so far is stored."""
-        await self._quiet.wait()
+        """Returns when what has come so far is stored, or after a moment, if that cannot be."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._quiet.wait(), SETTLES_WITHIN)
 
     # -- pushes ------------------------------------------------------------------------------------------------
 
@@ -203,6 +208,7 @@ class Watch:
             self._server_id = server.server_id if server is not None else ""
             stored = await self._store.run(lambda tx: rows.known_agents(tx, self._server_id))
             self._tracker = Tracker(restore((stored or {}).items()), preview_chars=self._preview_chars)
+            self._stored = {agent_id: known.as_dict() for agent_id, known in self._tracker.agents.items()}
             agents = await self._fetch(connection)
             happenings: list[Happening] = []
             for agent in list(agents.values()):
@@ -217,6 +223,8 @@ class Watch:
             for agent_id in missing:
                 happenings += await self._look_after(agent_id)
             self._older = len(self._pushes), {a.id: a.updated_at for a in agents.values() if a.updated_at is not None}
+            if stored is None:
+                await self._store.run(lambda tx: rows.looked_at(tx, self._server_id))
             await self._write(happenings, set(self._tracker.agents) | set(missing))
             self._arrived.set()
 
@@ -233,20 +241,24 @@ class Watch:
                 return found
 
     async def _write(self, happenings: list[Happening], agent_ids: set[str]) -> None:
+        """Also of which agents nothing happened that is kept: then there is nothing to do for them."""
         known = {agent_id: self._tracker.agents.get(agent_id) for agent_id in agent_ids}
         states = {agent_id: each.as_dict() if each is not None else None for agent_id, each in known.items()}
+        states = {agent_id: state for agent_id, state in states.items() if state != self._stored.get(agent_id)}
+        if not states and not happenings:
+            return
 
         def job(tx: Tx) -> None:
-            rows.looked_at(tx, self._server_id)
             for agent_id, state in states.items():
                 rows.save_agent(tx, self._server_id, agent_id, state)
             for each in happenings:
                 events.add(tx, None, each.type, **each.data)
 
         await self._store.run(job)
+        self._stored |= states
         self._announce()
-        if agent_ids:
-            self._on_change(agent_ids)
+        if states:
+            self._on_change(set(states))
 
     def _announce(self) -> None:
         self._changed.set()

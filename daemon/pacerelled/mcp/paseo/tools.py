@@ -24,7 +24,7 @@ from pacerelled.paseo.tracker import TYPES
 
 from .resources import TEMPLATE, CodingResources
 from .schemas import LOOKING, STATUSES, TOOLS
-from .texts import NOTICE
+from .texts import INSTRUCTIONS, NOTICE
 
 Arguments = dict[str, Any]
 
@@ -214,6 +214,10 @@ class CodingTools:
         self.specs = {name: TOOLS[name] for name in all_ if name in LOOKING or not scope.read_only}
         self.resources = CodingResources(bridge, self._scope)
         self.withheld = frozenset(all_) - frozenset(self.specs)
+
+    @property
+    def instructions(self) -> str:
+        return "" if self._bridge.settings.read_only else INSTRUCTIONS
 
     @property
     def template(self) -> ResourceTemplate:
