@@ -19,7 +19,7 @@ from pacerelle_protocol.local import LocalPaths
 from pacerelled import __version__
 from pacerelled.config import Settings
 from pacerelled.errors import place_of
-from pacerelled.notify import notify
+from pacerelled.sd_notify import notify
 from pacerelled.servers.sockets import bind_unix, inherited_sockets, unlink_own
 from pacerelled.store.custody import store_created
 from pacerelled.store.database import Store
@@ -89,13 +89,30 @@ async def _serve(paths: LocalPaths, settings: Settings, env: Mapping[str, str], 
             store_created(paths.state, key)
             await importing
             from pacerelled.agent.hub import Hub
+            from pacerelled.notify.reminders import Reminders
+            from pacerelled.notify.wake import Wake
+            from pacerelled.notify.webhooks import Webhooks
             from pacerelled.servers.control import ControlServer
             from pacerelled.servers.mcp_sock import McpSocketServer
+            from pacerelled.servers.wake_calls import WakeCalls
+            from pacerelled.servers.webhook_calls import WebhookCalls
 
             hub = Hub(store, settings, keyring=keyring, env=env, state=paths.state)
             places = {name: str(getattr(paths, name)) for name in paths.__slots__}
             mcp_server = McpSocketServer(hub, sockets["mcp"], version=__version__)
-            control = ControlServer(hub, sockets["control"], paths=places, stop=stop)
+            webhooks = Webhooks(store, hub.event_log)
+            reminders = Reminders(store, hub.event_log, after=settings.overdue_after)
+            wake = Wake(
+                store,
+                hub.event_log,
+                hosts=hub.sessions,
+                knows=hub.agent,
+                env=env,
+                state=paths.state,
+                ids={"PACERELLE_STORE_ROOT": str(paths.state.parent)},
+            )
+            calls = [*WebhookCalls(webhooks).routes(), *WakeCalls(wake, hub.agent).routes()]
+            control = ControlServer(hub, sockets["control"], paths=places, stop=stop, calls=calls)
             http = _http_server(hub, settings)
             hub.paseo = paseo = _paseo_bridge(hub, store, settings, env)
             upkeep = Upkeep(store, _policy(settings))
@@ -104,6 +121,9 @@ async def _serve(paths: LocalPaths, settings: Settings, env: Mapping[str, str], 
                 if paseo is not None:
                     paseo.start()
                 mcp_server.start()
+                await webhooks.start()
+                await wake.start()
+                reminders.start()
                 await control.start()
                 if http is not None:
                     http.start()
@@ -121,7 +141,7 @@ async def _serve(paths: LocalPaths, settings: Settings, env: Mapping[str, str], 
                 unlink_own(paths.mcp_sock, sockets["mcp"])
                 unlink_own(paths.control_sock, sockets["control"])
                 servers = [mcp_server.stop(), control.stop(), *([http.stop()] if http else [])]
-                await _in_time(asyncio.gather(*servers), "servers")
+                await _in_time(asyncio.gather(*servers, webhooks.stop(), wake.stop(), reminders.stop()), "servers")
                 agents = [hub.stop(), upkeep.stop(), *([paseo.stop()] if paseo else [])]
                 await _in_time(asyncio.gather(*agents), "agents")
         finally:
@@ -130,7 +150,7 @@ async def _serve(paths: LocalPaths, settings: Settings, env: Mapping[str, str], 
 
 def _import_servers() -> None:
     """Most of a start is this: it goes on while the store is opened and checked."""
-    for name in ("agent.hub", "servers.mcp_sock", "servers.control"):
+    for name in ("agent.hub", "servers.mcp_sock", "servers.control", "servers.webhook_calls", "servers.wake_calls"):
         import_module(f"pacerelled.{name}")
 
 

@@ -49,6 +49,7 @@ class Settings:
     http_host: str = "127.0.0.1"
     http_port: int = 8790  # 0: any that is free
     http_names: tuple[str, ...] = ()  # other host names under which this machine is reached
+    overdue_after: float = 3600.0  # a request that is unanswered for so long raises an event; 0: none does
     event_preview: int = 0  # characters of a request's text that its event shows
     paseo: PaseoSettings | None = None  # the table [paseo], which is in the file only
     # What is kept of processed requests, replies that came to an end, events, and receipts (store/retention.py)
@@ -77,6 +78,7 @@ ENVIRONMENT = {
     "PACERELLED_HTTP_HOST": "http_host",
     "PACERELLED_HTTP_PORT": "http_port",
     "PACERELLED_HTTP_NAMES": "http_names",
+    "PACERELLED_OVERDUE_AFTER": "overdue_after",
     "PACERELLED_EVENT_PREVIEW": "event_preview",
     "PACERELLED_RETENTION_DAYS": "retention_days",
     "PACERELLED_RETENTION_REQUESTS": "retention_requests",
@@ -93,6 +95,7 @@ RANGES = {
     "ping_timeout": (0.1, 300.0),
     "reconnect_max": (0.05, 600.0),
     "http_port": (0, 65_535),
+    "overdue_after": (0.0, 30 * 86400.0),
     "event_preview": (0, 2_000),
     "retention_days": (1, 36_500),
     "retention_requests": (100, 1_000_000),

@@ -28,6 +28,7 @@
         ├── UnknownAgent, NoAgent, AgentExists
         ├── UnknownMessage     no such request or reply
         ├── UnknownToken       no such access token
+        ├── UnknownWebhook
         ├── InvalidArgument    names the argument
         └── NotPossible        right question, wrong moment (e.g. already processed by …)
 
@@ -184,6 +185,10 @@ class UnknownMessage(AgentError):
 
 class UnknownToken(AgentError):
     code = "unknown_token"
+
+
+class UnknownWebhook(AgentError):
+    code = "unknown_webhook"
 
 
 class InvalidArgument(AgentError):

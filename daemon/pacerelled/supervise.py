@@ -24,7 +24,7 @@ from pathlib import Path
 from pacerelle_protocol.local import LocalPaths
 
 from .errors import AlreadyRunning, ConfigError
-from .notify import notify
+from .sd_notify import notify
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import asyncio
 import os
 from collections.abc import Mapping
 
-from .notify import notify
+from .sd_notify import notify
 from .store.database import Store
 
 _SHARE = 3  # feedings in the time that the service manager allows

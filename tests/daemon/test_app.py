@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pacerelled.notify import notify
+from pacerelled.sd_notify import notify
 
 from .human import Human
 from .polling import until

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +16,6 @@ from pacerelled.store.database import Store, Tx
 
 KEY = bytes(range(32))
 EVERYTHING = Wanted()
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    store = await Store.open(tmp_path / "store.db", KEY, new=True)
-    yield store
-    await store.close()
-
-
-@pytest.fixture
-async def log(store: Store) -> AsyncIterator[EventLog]:
-    async def state() -> dict[str, Any]:
-        return {"agents": []}
-
-    log = EventLog(store, state=state)
-    log.start()
-    yield log
-    await log.stop()
 
 
 async def happen(store: Store, *types: str, agent: str | None = "a1", **data: Any) -> None:

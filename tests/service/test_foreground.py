@@ -32,7 +32,7 @@ sys.exit(supervise.Supervisor([sys.executable, "-c", sys.argv[1]], Path.cwd() / 
 CHILD = """
 import os, signal, sys, time
 from pathlib import Path
-from pacerelled.notify import notify
+from pacerelled.sd_notify import notify
 with open("starts", "a") as file:
     file.write(f"{os.getpid()}\\n")
 number = len(Path("starts").read_text().splitlines())

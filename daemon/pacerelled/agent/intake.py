@@ -15,7 +15,7 @@ from pacerelle_protocol.envelope import IdentityChanged, IncomingMessage, Unknow
 from pacerelle_protocol.errors import FrameError, GroupKeyMissing
 from pacerelle_protocol.payload import FileRef, Opened, Text, WidgetResponse, WidgetUpdate, pack_b64
 from pacerelled.errors import place_of
-from pacerelled.store import approvals, conversations, devices, events, quarantine, requests
+from pacerelled.store import approvals, conversations, devices, events, quarantine, reminders, requests
 from pacerelled.store.database import Tx
 from pacerelled.store.driver import DatabaseError, IntegrityError
 
@@ -162,6 +162,8 @@ class Intake:
             kind=request.kind,
             **self._preview(request.text),
         )
+        if request.kind == "widget_response" and widget is not None:
+            reminders.answered(tx, self._agent_id, widget["message_id"])
         confirmed = evidence.confirm(tx, self._agent_id, message, widget)
         return Result("accepted", message, ack, request.kind, confirmed=confirmed)
 

@@ -11,9 +11,9 @@ from typing import Any
 from pacerelle_protocol.envelope import group_target, message_frame
 from pacerelle_protocol.errors import LocalProtocolError, TooLarge
 from pacerelle_protocol.payload import FileRef, WidgetUpdate, encode_text, encode_widget, encode_widget_update
-from pacerelle_protocol.widgets import widget_json
+from pacerelle_protocol.widgets import Widget, widget_json
 from pacerelled.errors import InvalidArgument, NotPossible
-from pacerelled.store import events, replies
+from pacerelled.store import events, reminders, replies
 from pacerelled.store.database import Store, Tx
 
 from . import shapes, widgets
@@ -36,6 +36,7 @@ class Draft:
     argument: str  # the caller's, that decides how long the body is
     widget_id: str | None = None
     widget: dict[str, Any] | None = field(default=None, repr=False)  # or the patch
+    standing: Widget | None = field(default=None, repr=False)  # as it is with the patch
     files: tuple[FileRef, ...] = ()
 
 
@@ -103,7 +104,8 @@ class Sending:
             self._holding.admit(tx, session, source_message_id, take_over=take_over)
             target = resolve_target(tx, self._agent_id, *route)
             widgets.check_sendable(parsed, target)
-            return Draft(target, "widget", body, widgets.title_of(parsed), "widgetJson", parsed.id, whole)
+            title = widgets.title_of(parsed)
+            return Draft(target, "widget", body, title, "widgetJson", parsed.id, whole, parsed)
 
         return await self.reply(identify(session.id, call_id, idempotency_key, "widget", whole, route), write)
 
@@ -133,7 +135,7 @@ class Sending:
             body = encode_widget_update(WidgetUpdate(str(uuid.uuid4()), now.id, patch))
             # To where the widget is, and naming its message: an id may have been used for several widgets.
             target = Target(shown.conversation_id, shown.to, shown.device_id, message_id, shown.source_message_id)
-            return Draft(target, "widget_update", body, widgets.title_of(now), "spec", now.id, patch)
+            return Draft(target, "widget_update", body, widgets.title_of(now), "spec", now.id, patch, now)
 
         return await self.reply(identify(session.id, call_id, idempotency_key, "update", message_id, patch), write)
 
@@ -203,8 +205,21 @@ class Sending:
         )
         seq = replies.insert_reply(tx, self._agent_id, new)
         self._crypto.save(tx)
+        if draft.standing is not None:
+            self._expect_answer(tx, draft, message_id)
         events.add(tx, self._agent_id, "reply.queued", **replies.ids(tx, seq))
         return replies.by_seq(tx, seq), False
+
+    def _expect_answer(self, tx: Tx, draft: Draft, message_id: str) -> None:
+        """Notes when the widget expires; with another time it asks anew. An update quotes the message that shows it."""
+        assert draft.standing is not None
+        expires = widgets.expiry(draft.standing)
+        shown = message_id if draft.kind == "widget" else draft.to.reply_to
+        assert shown is not None
+        changes = draft.kind == "widget" or "expires_at" in (draft.widget or {})
+        if changes:
+            conversation = draft.to.conversation_id
+            reminders.expect_answer(tx, self._agent_id, shown, conversation, expires.timestamp() if expires else None)
 
     def _seal(self, tx: Tx, body: str, message_id: str, to: Target) -> Sealed:
         try:

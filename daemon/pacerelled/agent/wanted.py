@@ -54,6 +54,19 @@ class Wanted:
             and (not self.needs_attention or event["type"] in ATTENTION or data.get("needs_attention") is True)
         )
 
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "types": list(self.types),
+            "agents": list(self.agents),
+            "labels": dict(self.labels),
+            "needs_attention": self.needs_attention,
+        }
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Wanted:
+        """What `as_dict` made."""
+        return cls(tuple(fields["types"]), tuple(fields["agents"]), (), fields["labels"], fields["needs_attention"])
+
 
 def _fits(pattern: str, type_: str) -> bool:
     return type_.startswith(pattern[:-1]) if pattern.endswith(".*") else type_ == pattern

@@ -55,7 +55,12 @@ def title_of(widget: Widget) -> str:
 
 def is_over(widget: Widget) -> bool:
     """Whether it has expired by the clock of this machine, whose time zone a time without one is in."""
-    return widget.expires_at is not None and datetime.fromisoformat(widget.expires_at).astimezone() <= datetime.now(UTC)
+    expires = expiry(widget)
+    return expires is not None and expires <= datetime.now(UTC)
+
+
+def expiry(widget: Widget) -> datetime | None:
+    return None if widget.expires_at is None else datetime.fromisoformat(widget.expires_at).astimezone()
 
 
 def find(tx: Tx, agent_id: str, message_id: str) -> Reply:

@@ -22,7 +22,7 @@ changes a widget that you have sent.
 that is not marked comes back.
 6. Before you stop or get interrupted, call save_checkpoint for each unfinished request.
 7. Go on with step 2 for as long as your session can. When you stop listening, say so to the person, \
-since nothing wakes you.
+since it may be that nothing wakes you.
 
 A request that you were handed is claimed for your session, so that no other host works on it meanwhile. \
 One that you will not do goes to the others with wait_for_messages and `release`. A call about a request \

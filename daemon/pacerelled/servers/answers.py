@@ -26,6 +26,7 @@ STATUSES: Final[tuple[tuple[type[errors.PacerelledError], int], ...]] = (
     (errors.NoAgent, 404),
     (errors.UnknownMessage, 404),
     (errors.UnknownToken, 404),
+    (errors.UnknownWebhook, 404),
     (errors.AgentError, 409),
     (errors.RelayRejected, 502),
     (errors.LinkError, 503),

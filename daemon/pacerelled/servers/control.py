@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Literal, cast
 from urllib.parse import quote
 
@@ -49,11 +49,21 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class ControlServer:
     """Serves `hub` on `sock`, a listening Unix socket that belongs to this server from now on.
 
-    `paths` is what `GET /v1/paths` answers; `stop` is called when somebody asks the daemon to end.
+    `paths` is what `GET /v1/paths` answers; `stop` is called when somebody asks the daemon to end. `calls` are those
+    of parts that the hub knows nothing of.
     """
 
-    def __init__(self, hub: HubApi, sock: socket.socket, *, paths: Mapping[str, Any], stop: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        hub: HubApi,
+        sock: socket.socket,
+        *,
+        paths: Mapping[str, Any],
+        stop: Callable[[], None],
+        calls: Sequence[web.RouteDef] = (),
+    ) -> None:
         self._hub = hub
+        self._calls = calls
         self._acceptor = Acceptor(sock, self._take, name="control.sock")
         self._connecting: set[asyncio.Future[Any]] = set()  # for a moment; somebody has to hold them
         self._paths = dict(paths)
@@ -119,6 +129,7 @@ class ControlServer:
             *PaseoCalls(self._hub).routes(),
             *TokenCalls(self._hub).routes(),
             *EventCalls(lambda: self._hub.event_log, self._unless_stopping).routes(),
+            *self._calls,
         ]
 
     # The daemon

@@ -96,9 +96,8 @@ class Fields:
             return value
         raise _wrong(name, f"must be a whole number from {least} to {most}")
 
-    def seconds(self, name: str, *, most: float) -> float:
-        """A duration, 0 without one."""
-        value = self._values.pop(name, 0.0)
+    def seconds(self, name: str, *, most: float, default: float = 0.0) -> float:
+        value = self._values.pop(name, default)
         if self._parse_text and isinstance(value, str):
             try:
                 value = float(value)

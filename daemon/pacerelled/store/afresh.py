@@ -18,7 +18,7 @@ REASON = "restored from a backup: it may have been sent since"
 def start_afresh(tx: Tx, made_at: str) -> int:
     """Returns the number of agents. `made_at` is when the backup was made.
 
-    The numbers of events go on from the backup's; whoever remembers a higher one is told of a gap.
+    The numbers of events go on from the backup's, in a new epoch: whoever follows them is told of a gap.
     """
     for table in ("signal_pieces", "prekey_sets", "device_sessions", "claims", "sessions"):
         tx.execute(f"DELETE FROM {table}")
@@ -27,6 +27,7 @@ def start_afresh(tx: Tx, made_at: str) -> int:
         " WHERE state IN ('queued', 'sending')",
         (REASON, tx.now, tx.day),
     )
+    events.new_epoch(tx)
     events.add(tx, None, "store.restored", made_at=made_at)
     count: int = tx.one("SELECT count(*) FROM agents")[0]
     return count

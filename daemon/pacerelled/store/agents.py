@@ -48,6 +48,7 @@ def save_agent(tx: Tx, row: AgentRow) -> None:
 def remove_agent(tx: Tx, agent_id: str, *, purge: bool) -> None:
     """Forgets the agent; with `purge` also its keys and everything it ever received or sent."""
     tx.execute("DELETE FROM agents WHERE agent_id = ?", (agent_id,))
+    tx.execute("DELETE FROM wakes WHERE agent_id = ?", (agent_id,))
     if not purge:
         return
     tx.execute("DELETE FROM claims WHERE agent_id = ?", (agent_id,))
@@ -55,6 +56,7 @@ def remove_agent(tx: Tx, agent_id: str, *, purge: bool) -> None:
         "signal_pieces", "prekey_sets", "conversations", "devices", "device_sessions", "allow_lists", "allowed",
         "group_keys", "receipts", "requests", "replies", "checkpoints", "calls", "quarantine",
         "approval_conversations", "coding_origins", "approvals",
+        "wake_runs", "widget_expiries",
     ):  # fmt: skip
         tx.execute(f"DELETE FROM {table} WHERE agent_id = ?", (agent_id,))
     # Their numbers stay, so that nobody who follows the log takes them for missing.

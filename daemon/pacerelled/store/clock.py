@@ -32,12 +32,13 @@ class StoreClock:
     @property
     def day(self) -> int:
         """Whole days lived."""
-        return int(self._seconds // DAY)
+        return int(self.lived // DAY)
 
     def reading(self) -> tuple[float, float]:
         """What to write down."""
-        return self._seconds, time.time()
+        return self.lived, time.time()
 
     @property
-    def _seconds(self) -> float:
+    def lived(self) -> float:
+        """Seconds."""
         return self._lived + steady() - self._since

@@ -157,6 +157,11 @@ class Store:
         return await outcome
 
     @property
+    def lived(self) -> float:
+        """Seconds of the store's own time (clock.py)."""
+        return self._clock.lived
+
+    @property
     def idle_for(self) -> float:
         """Seconds since the last transaction ended; 0 while there is one."""
         return 0.0 if self._waiting else time.monotonic() - self._last_use

@@ -289,6 +289,78 @@ CREATE TABLE approvals (
     UNIQUE (coding_agent_id, request_id)
 );
 CREATE INDEX approvals_by_reply ON approvals (agent_id, message_id);
+CREATE TABLE webhooks (
+    id         TEXT PRIMARY KEY,
+    url        TEXT NOT NULL,
+    secret     TEXT NOT NULL,
+    wanted     TEXT NOT NULL,
+    bundle_s   REAL NOT NULL,
+    paused     INTEGER NOT NULL DEFAULT 0,
+    reason     TEXT,
+    failures   INTEGER NOT NULL DEFAULT 0,
+    skipped    INTEGER NOT NULL DEFAULT 0,
+    missed     INTEGER NOT NULL DEFAULT 0,
+    cursor     TEXT NOT NULL,
+    created_at TEXT NOT NULL
+);
+CREATE TABLE deliveries (
+    seq         INTEGER PRIMARY KEY AUTOINCREMENT,
+    id          TEXT NOT NULL UNIQUE,
+    webhook_id  TEXT NOT NULL REFERENCES webhooks (id) ON DELETE CASCADE,
+    events      TEXT NOT NULL,
+    event_id    TEXT NOT NULL,
+    count       INTEGER NOT NULL,
+    missed      INTEGER NOT NULL,
+    state       TEXT NOT NULL,
+    attempts    INTEGER NOT NULL DEFAULT 0,
+    code        INTEGER,
+    error       TEXT,
+    created_at  TEXT NOT NULL,
+    updated_at  TEXT NOT NULL
+);
+CREATE INDEX deliveries_by_webhook ON deliveries (webhook_id, seq);
+CREATE TABLE wakes (
+    agent_id   TEXT PRIMARY KEY,
+    command    TEXT NOT NULL,
+    cwd        TEXT,
+    path       TEXT,
+    enabled    INTEGER NOT NULL,
+    after_s    REAL NOT NULL,
+    max_s      REAL NOT NULL,
+    cooldown_s REAL NOT NULL,
+    per_day    INTEGER NOT NULL
+);
+CREATE TABLE wake_runs (
+    seq          INTEGER PRIMARY KEY AUTOINCREMENT,
+    id           TEXT NOT NULL UNIQUE,
+    agent_id     TEXT NOT NULL,
+    reason       TEXT NOT NULL,
+    message_id   TEXT,
+    how          TEXT,
+    exit_code    INTEGER,
+    signal       INTEGER,
+    duration_s   REAL,
+    output_bytes INTEGER,
+    day          INTEGER NOT NULL,
+    started_at   TEXT NOT NULL,
+    ended_at     TEXT
+);
+CREATE INDEX wake_runs_by_agent ON wake_runs (agent_id, seq);
+CREATE TABLE overdue_marks (
+    request_seq INTEGER PRIMARY KEY,
+    lived       REAL NOT NULL
+);
+CREATE TABLE overdue_seen (
+    one         INTEGER PRIMARY KEY CHECK (one = 1),
+    request_seq INTEGER NOT NULL
+);
+CREATE TABLE widget_expiries (
+    agent_id        TEXT NOT NULL,
+    message_id      TEXT NOT NULL,
+    conversation_id TEXT NOT NULL,
+    expires         REAL NOT NULL,
+    PRIMARY KEY (agent_id, message_id)
+) WITHOUT ROWID;
 CREATE TABLE clock (
     one   INTEGER PRIMARY KEY CHECK (one = 1),
     lived REAL NOT NULL,
