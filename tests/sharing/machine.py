@@ -96,8 +96,12 @@ class Machine:
         return await self.core.store.run(job)
 
     async def events(self, type_: str) -> list[dict[str, Any]]:
-        found = (await self.core.hub.events(after=0, timeout=0, limit=1000))["events"]
-        return [event["data"] for event in found if event["type"] == type_]
+        """The data of what happened so, oldest first."""
+        found = await self.core.hub.event_log.last(1000, lambda event: event["type"] == type_)
+        return [event["data"] for event in found["events"]]
+
+    async def taken_over(self) -> list[dict[str, Any]]:
+        return [event for event in await self.events("message.claimed") if "taken_from" in event]
 
     # What hosts do
 

@@ -36,7 +36,7 @@ async def test_what_a_session_gives_back_goes_to_another_and_does_not_come_again
     shown = await machine.agent.wait_for_messages(first, timeout=0, include_claimed=True)
     assert [(r.message_id, r.claim and r.claim.mine) for r in shown.messages] == [("a", None), ("b", True)]
     assert await machine.take(machine.core.session("third")) == ["a"]
-    released = await machine.events("request.released")
+    released = await machine.events("claim.released")
     assert [event["session"] for event in released] == [first.id, second.id]
 
 
@@ -59,7 +59,7 @@ async def test_giving_back_what_one_does_not_hold_harms_nobody(machine: Machine)
     with pytest.raises(UnknownMessage):
         await machine.take(holder, release=["a", "zzz"])
     assert await machine.claimed() == {"a": holder.id}  # all or nothing
-    assert await machine.events("request.released") == []
+    assert await machine.events("claim.released") == []
 
 
 async def test_giving_back_survives_a_restart(machine: Machine) -> None:
@@ -124,8 +124,8 @@ async def test_a_second_host_is_told_who_works_on_a_request_and_can_take_it_over
         saved = await call(second, "save_checkpoint", **calls["save_checkpoint"], takeOver=True)
         assert saved["source_message_id"] == "a"
         assert (await machine.claimed())["a"] != (await machine.claimed())["b"]
-        (event,) = await machine.events("request.taken_over")
-        assert event["before"] == greeting.session
+        (event,) = await machine.taken_over()
+        assert event["taken_from"] == greeting.session
         assert event["session"] == (await machine.claimed())["a"]
         mine = (await call(second, "wait_for_messages", timeoutMs=0))["messages"]
         assert [(m["message_id"], m["delivery"], m["claim"]["mine"]) for m in mine] == [("a", "again", True)]
@@ -175,7 +175,7 @@ async def test_a_request_can_be_taken_over_back_and_again(machine: Machine) -> N
     await agent.save_checkpoint(two, source_message_id="a", summary="s", next_action="n", take_over=True)
     assert await machine.claimed() == {}  # there is nothing to hold any more
     await agent.save_checkpoint(two, source_message_id="a", summary="s2", next_action="n")  # it was told, and insisted
-    assert len(await machine.events("request.taken_over")) == 3
+    assert len(await machine.taken_over()) == 3
 
 
 async def test_what_was_taken_over_comes_back_in_turn_and_is_its_own_again(machine: Machine) -> None:
@@ -221,7 +221,7 @@ async def test_a_person_is_never_told_to_wait(machine: Machine) -> None:
 
 async def test_lease_and_grace_come_from_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions_module, "LEASE_CHECK", 0.05)
-    async with Machine(tmp_path, claim_lease=1.0, claim_grace=1.0) as machine:
+    async with Machine(tmp_path, claim_lease=2.0, claim_grace=2.0) as machine:
         silent, away = machine.core.session("silent"), machine.core.session("away", pid=os.getpid())
         await machine.ask("a")
         await machine.take(silent)
