@@ -24,7 +24,8 @@ MARK = "PACERELLE_WAKE_ID"
 MAX_OUTPUT = 256 * 1024  # bytes that are kept; what follows is read and dropped
 PATIENCE = 5.0  # seconds between asking a command to end and ending it
 _CHUNK = 64 * 1024
-_SWEEPS = 5  # looks for what a command left: a process that forks all the time may need several
+_SWEEP_PAUSE = 0.02  # seconds
+_SWEEPS = 25  # looks for what a command left: a process that forks all the time may need several
 _PASSED_ON = (
     "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "DISPLAY",
     "WAYLAND_DISPLAY", "SSL_CERT_FILE", "SSL_CERT_DIR", "HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY",
@@ -115,7 +116,7 @@ def sweep(mark: str, session: int | None = None) -> None:
                 process.kill()
         if not found:
             return
-        psutil.wait_procs(found, timeout=0.5)
+        time.sleep(_SWEEP_PAUSE)  # not a wait for them: that would take their exit status from whoever waits
 
 
 def _belongs(process: psutil.Process, mark: str, session: int | None) -> bool:
