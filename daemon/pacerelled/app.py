@@ -157,10 +157,9 @@ def _import_servers() -> None:
 def _paseo_bridge(hub: Hub, store: Store, settings: Settings, env: Mapping[str, str]) -> Bridge | None:
     if settings.paseo is None or not settings.paseo.enabled:
         return None
-    from pacerelled.agent.asking import Asking
     from pacerelled.paseo.bridge import Bridge  # costs nothing while it is off
 
-    bridge = Bridge(store, settings.paseo, env, Asking(store, hub.agent), on_change=hub.coding_agents_changed)
+    bridge = Bridge(store, settings.paseo, env, hub.asking, on_change=hub.coding_agents_changed)
 
     def look(_: str, topic: str) -> None:
         if topic == "widget":

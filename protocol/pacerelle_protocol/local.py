@@ -109,6 +109,7 @@ class Hello:
 
     `in_flight` is None at first; from then on it has the calls that will be made again: the id as JSON, and how many
     seconds ago the host made it. `token_visible`: the token is in the shim's arguments, which others can see.
+    `channel`: the host's entry wants requests pushed into the session.
     """
 
     session: str
@@ -123,6 +124,7 @@ class Hello:
     e2ee: bool = True
     in_flight: dict[str, float] | None = None
     token_visible: bool = False
+    channel: bool = False
 
 
 _OPTIONAL = ("host", "cwd", "agent_id", "token", "base_url", "ws_url")
@@ -146,6 +148,7 @@ def encode_hello(hello: Hello) -> bytes:
             "e2ee": hello.e2ee,
             "in_flight": hello.in_flight,
             "token_visible": hello.token_visible,
+            "channel": hello.channel,
         }
     )
 
@@ -176,7 +179,7 @@ def parse_hello(line: bytes) -> Hello:
     for name in _OPTIONAL:
         if obj.get(name) is not None and not _is_text(obj[name]):
             raise _bad(name, f"null or a string of at most {MAX_HELLO_TEXT} characters")
-    for name, otherwise in (("e2ee", True), ("token_visible", False)):
+    for name, otherwise in (("e2ee", True), ("token_visible", False), ("channel", False)):
         if not isinstance(obj.get(name, otherwise), bool):
             raise _bad(name, "true or false")
     if not _is_ages(obj.get("in_flight")):
@@ -188,6 +191,7 @@ def parse_hello(line: bytes) -> Hello:
         e2ee=obj.get("e2ee", True),
         in_flight=obj.get("in_flight"),
         token_visible=obj.get("token_visible", False),
+        channel=obj.get("channel", False),
         **{name: obj.get(name) or None for name in _OPTIONAL},
     )
 

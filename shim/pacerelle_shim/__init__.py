@@ -27,7 +27,8 @@ REPEATED = "initialize", "notifications/initialized", "resources/subscribe"  # w
 OPTIONS = "agent_id", "token", "base_url", "ws_url", "store_root", "socket"
 HELP = """pacerelle-mcp: an MCP server over stdio, which starts the daemon if none runs. Every option may be left out.
 --agent-id ID, --token TOKEN, --base-url URL, --ws-url URL, --store-root DIR, or in the environment
-PACERELLE_AGENT_ID, _AGENT_TOKEN, _BASE_URL, _WS_URL, _STORE_ROOT; --socket PATH, --no-e2ee, --version, --help"""
+PACERELLE_AGENT_ID, _AGENT_TOKEN, _BASE_URL, _WS_URL, _STORE_ROOT; --socket PATH, --no-e2ee, --channel (Claude Code's), --version,
+--help"""
 VISIBLE = b"pacerelle-mcp: others on this machine can see --token. Set PACERELLE_AGENT_TOKEN in the host's settings.\n"
 
 
@@ -39,8 +40,8 @@ def settings(argv: list[str]) -> dict[str, str]:
     for word in words:
         flag, given, value = word.partition("=")
         name = flag[2:].replace("-", "_") if flag.startswith("--") else ""
-        if word == "--no-e2ee":
-            values["no_e2ee"] = word
+        if word in ("--no-e2ee", "--channel"):
+            values[name] = word
         elif name not in OPTIONS:  # what is no option may be a secret, and is not named
             what = f"the unknown option {flag}" if name else "an argument that is no option"
             raise ShimError(f"pacerelle-mcp was given {what}: correct the host's settings (see pacerelle-mcp --help).")
@@ -174,6 +175,7 @@ class Shim:
             pass
         pairs = [f'"{name}":{quoted(text) if text else "null"}' for name, text in texts.items()]
         e2ee = "false" if "no_e2ee" in self.options else "true"
+        pairs += ['"channel":true'] if "channel" in self.options else []
         pairs += ['"token_visible":true'] if "token_visible" in self.options else []
         ages = [f"{quoted(key)}:{monotonic() - made:.3f}" for key, (_, made, _) in self.calls.items()]
         pairs += [f'"e2ee":{e2ee}', f'"in_flight":{{{",".join(ages)}}}' if self.served else '"in_flight":null']

@@ -37,6 +37,8 @@ from .quarantine import Quarantine
 if TYPE_CHECKING:
     from pacerelled.paseo.bridge import Bridge
 
+    from .asking import Asking
+
 
 class AgentApi(Protocol):
     """One agent: an identity at the relay with its inbox and outbox."""
@@ -282,6 +284,10 @@ class HubApi(Protocol):
 
     async def status(self) -> dict[str, Any]:
         """The body of GET /v1/status (docs/local-protocol.md)."""
+
+    @property
+    def asking(self) -> Asking:
+        """What the daemon itself asks people."""
 
     @property
     def event_log(self) -> EventLog:

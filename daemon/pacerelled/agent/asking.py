@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from pacerelled.errors import InvalidArgument, NotPossible, UnknownMessage
-from pacerelled.store import conversations, requests
+from pacerelled.store import approvals, conversations, requests
 from pacerelled.store.database import Store, Tx
 
 from . import shapes
@@ -14,6 +16,43 @@ from .api import AgentApi
 from .model import Reply, Request, Session
 
 _RECENT = 200  # answers of a conversation that are looked through
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question that was shown, and to whom."""
+
+    key: str
+    agent_id: str
+    message_id: str  # of the reply that shows it
+    conversation_id: str
+    person: str
+    device_id: str | None
+    spec: dict[str, Any] = field(repr=False)
+
+
+def decide(asked: Asked, response: Request) -> str | None:
+    """`allow` or `deny`; None for an answer that does not count: not from who was asked, not proven, or not in time."""
+    ours = response.widget or {}
+    trusted = (
+        response.encrypted
+        and response.authorized
+        and not response.group
+        and (response.sender, response.device_id) == (asked.person, asked.device_id)
+        and ours.get("message_id") == asked.message_id
+        and ours.get("late") is False
+    )
+    said = response.widget_response or {}
+    if not trusted:
+        return None
+    if said.get("cancelled") is True:
+        return "deny"
+    value = said.get("value")
+    if not isinstance(value, dict) or not isinstance(value.get("granted"), bool):
+        return None
+    if not value["granted"]:
+        return "deny"
+    return "allow" if value.get("scope", "once") == "once" else None
 
 
 class Asking:
@@ -77,6 +116,38 @@ class Asking:
         await self._agent_of(agent_id).update_widget(
             self._session, message_id=message_id, spec=spec, expires_at=expires_at, idempotency_key=key
         )
+
+    async def ask_once(self, agent_id: str, key: str, widget: dict[str, Any], *, request: Request) -> Asked:
+        """Asks the person, and the device, that a request came from. The answer is for the daemon, and no host's work.
+
+        Nobody takes it up again after a restart: who asks has to wait for the `decision`.
+        """
+        shown = await self.ask(
+            agent_id,
+            widget,
+            conversation_id=request.conversation_id,
+            source_message_id=request.message_id,
+            key=key,
+        )
+        asked = Asked(key, agent_id, shown.message_id, shown.conversation_id, shown.to, shown.device_id, widget["spec"])
+        row = approvals.Ask(
+            "", key, agent_id, asked.message_id, asked.conversation_id, asked.person, asked.device_id, {},
+            widget["expires_at"], "closed",
+        )  # fmt: skip
+        await self._store.run(lambda tx: approvals.insert(tx, row))
+        return asked
+
+    async def decision(self, asked: Asked) -> str | None:
+        """`allow` or `deny`, by the first answer that counts; None as long as there is none."""
+        found = await self.answers(asked.agent_id, asked.conversation_id, asked.message_id)
+        return next(filter(None, (decide(asked, response) for response in found)), None)
+
+    async def close(self, agent_id: str, asked: Asked, status: str) -> None:
+        """Tells the phone how it ended."""
+        authorization = {**asked.spec["authorization"], "status": status}
+        over = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        spec = {"authorization": authorization}
+        await self.change(agent_id, asked.message_id, spec=spec, expires_at=over, key=f"{asked.key}-end")
 
     async def answers(self, agent_id: str, conversation_id: str, message_id: str) -> list[Request]:
         """What came in answer to the widget in a reply, oldest first, whoever wrote it."""

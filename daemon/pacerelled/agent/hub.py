@@ -35,6 +35,7 @@ from pacerelled.store.keyring import Keyring
 
 from .access import AccessTokens
 from .agent import Agent
+from .asking import Asking
 from .event_log import EventLog
 from .folders import Folders
 from .keys import Keys
@@ -68,6 +69,7 @@ class Hub:
         self._folders = Folders(settings.files_in, settings.files_out, state)
         self._agents: dict[str, Agent] = {}
         self._subscribers: list[Callable[[str, str], None]] = []
+        self.asking = Asking(store, self.agent)
         self.event_log = EventLog(store, state=self._state_now)
         self._changing = asyncio.Lock()  # adding and removing agents, one at a time
         self._started = time.monotonic()

@@ -120,6 +120,7 @@ class Sessions:
             "connected_s": round(now - session.since, 1) if session.connected else None,
             "idle_s": 0.0 if session.waiting else round(now - session.last_active, 1),
             "waiting": bool(session.waiting),
+            "channel": session.channel,
             "claims": claims,
         }
 

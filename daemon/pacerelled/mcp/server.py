@@ -21,6 +21,8 @@ from pacerelled.errors import AgentError, PacerelledError
 
 from . import texts
 from .arguments import check, close_name, example_call
+from .channel import CAPABILITIES, PROMPT, Channel, PromptParams
+from .channel import INSTRUCTIONS as CHANNEL_INSTRUCTIONS
 from .resources import MIME, RESOURCES, TEMPLATES, Updates, is_known, read
 from .results import failure, json_text, success, unexpected
 from .schemas import TOOLS
@@ -53,6 +55,8 @@ def build_server(
             yield {}
         finally:
             await host.updates.aclose()
+            if host.channel is not None:
+                await host.channel.aclose()
 
     server = _Server(
         "pacerelle",
@@ -72,6 +76,10 @@ def build_server(
         on_subscriptions_listen=host.updates.listen,
     )
     server.tells_of_lists = hub.paseo is not None
+    if host.channel is not None:
+        server.experimental = CAPABILITIES
+        server.add_notification_handler("notifications/initialized", types.NotificationParams, host.open_channel)
+        server.add_notification_handler(PROMPT, PromptParams, host.prompted)
     server.middleware.append(host.observe)
     return server
 
@@ -95,6 +103,7 @@ class _Host:
             self._coding = CodingTools(hub.paseo, session, lambda: hub.agent_for(session).agent_id, scope)
             self._tools |= self._coding.specs
         self._in_flight = 0
+        self.channel = Channel(hub, session) if session.channel and not read_only else None
         self.updates = Updates(hub, session, self._coding.resources if self._coding else None)
 
     @property
@@ -102,7 +111,8 @@ class _Host:
         """What its assistant is told."""
         if self._read_only:
             return texts.INSTRUCTIONS_READ_ONLY
-        return texts.INSTRUCTIONS + (self._coding.instructions if self._coding else "")
+        told = texts.INSTRUCTIONS + (self._coding.instructions if self._coding else "")
+        return told + (CHANNEL_INSTRUCTIONS if self.channel else "")
 
     async def observe(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Around every request and notification: notes who the host is and that it lives, and bounds what it asks."""
@@ -127,6 +137,14 @@ class _Host:
     def _note_client(self, info: types.Implementation) -> None:
         self._session.client = _printable(info.title or info.name) or None
         self._session.client_version = _printable(info.version) or None
+
+    async def open_channel(self, ctx: Context, params: types.NotificationParams) -> None:
+        assert self.channel is not None
+        self.channel.start(ctx.session)
+
+    async def prompted(self, ctx: Context, params: PromptParams) -> None:
+        assert self.channel is not None
+        self.channel.prompt(params)
 
     async def list_tools(self, ctx: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         return types.ListToolsResult(tools=[spec.tool for spec in self._tools.values()])
@@ -222,12 +240,17 @@ class _Server(Server[dict[str, Any]]):
     """Says in the handshake whether it tells that other resources are listed than before."""
 
     tells_of_lists = False
+    experimental: Mapping[str, dict[str, Any]] = {}
 
     def create_initialization_options(
-        self, notification_options: NotificationOptions | None = None, *arguments: Any, **more: Any
+        self,
+        notification_options: NotificationOptions | None = None,
+        experimental_capabilities: dict[str, dict[str, Any]] | None = None,
+        extensions: dict[str, dict[str, Any]] | None = None,
     ) -> InitializationOptions:
         options = notification_options or NotificationOptions(resources_changed=self.tells_of_lists)
-        return super().create_initialization_options(options, *arguments, **more)
+        experimental = experimental_capabilities or dict(self.experimental)
+        return super().create_initialization_options(options, experimental, extensions)
 
 
 def _refuse_odd_arguments(ctx: Context) -> None:

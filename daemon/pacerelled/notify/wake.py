@@ -222,7 +222,7 @@ class Wake:
         """Seconds since a host did something; 0 while it listens."""
         if not host["connected"]:
             return DAY
-        return 0.0 if host["waiting"] else float(host["idle_s"] or 0.0)
+        return 0.0 if host["waiting"] or host["channel"] else float(host["idle_s"] or 0.0)
 
     def _known(self, agent_id: str) -> bool:
         try:

@@ -183,4 +183,5 @@ def _session(hello: Hello) -> Session:
         host=hello.host or host_name(hello.pid),
         cwd=hello.cwd,
         in_flight=hello.in_flight,
+        channel=hello.channel,
     )
