@@ -26,9 +26,8 @@ NEVER = float("inf")
 REPEATED = "initialize", "notifications/initialized", "resources/subscribe"  # what a new daemon is told first
 OPTIONS = "agent_id", "token", "base_url", "ws_url", "store_root", "socket"
 HELP = """pacerelle-mcp: an MCP server over stdio, which starts the daemon if none runs. Every option may be left out.
---agent-id ID, --token TOKEN, --base-url URL, --ws-url URL, --store-root DIR, or in the environment
-PACERELLE_AGENT_ID, _AGENT_TOKEN, _BASE_URL, _WS_URL, _STORE_ROOT; --socket PATH, --no-e2ee, --channel (Claude Code's), --version,
---help"""
+--agent-id ID, --token TOKEN, --base-url URL, --ws-url URL, --store-root DIR, or in the environment PACERELLE_AGENT_ID,
+_AGENT_TOKEN, _BASE_URL, _WS_URL, _STORE_ROOT; --socket PATH, --channel, --no-e2ee, --version, --help"""
 VISIBLE = b"pacerelle-mcp: others on this machine can see --token. Set PACERELLE_AGENT_TOKEN in the host's settings.\n"
 
 

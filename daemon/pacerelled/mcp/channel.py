@@ -19,6 +19,7 @@ from typing import Any, cast
 
 import mcp_types as types
 from mcp.server.session import ServerSession
+from pydantic import ConfigDict
 
 from pacerelled.agent.api import HubApi
 from pacerelled.agent.asking import Asked, Asking
@@ -45,7 +46,12 @@ _ROWS = 50
 
 
 class PromptParams(types.NotificationParams):
-    """What Claude Code asks. `request_id` is its own, short, and names the prompt in the answer."""
+    """What Claude Code asks. `request_id` is its own, short, and names the prompt in the answer.
+
+    Its names have underscores, unlike those of the protocol itself.
+    """
+
+    model_config = ConfigDict(alias_generator=None)
 
     request_id: str
     tool_name: str
