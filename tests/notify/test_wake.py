@@ -101,15 +101,17 @@ async def test_a_request_that_nobody_listens_for_starts_the_command(machine: Mac
 
 
 async def test_a_host_that_listens_or_works_keeps_it_from_starting(machine: Machine) -> None:
-    host = {"agent_id": None, "connected": True, "waiting": True, "idle_s": 0.0}
+    host = {"agent_id": None, "connected": True, "waiting": True, "channel": False, "idle_s": 0.0}
     machine.hosts.append(host)
     await machine.wake.set("a1", python(SAY), QUICK, cwd=None, path=None)
     await machine.request("m1")
     await asyncio.sleep(0.4)
     host["waiting"] = False
     await asyncio.sleep(0.4)
+    host |= {"idle_s": 5.0, "channel": True}
+    await asyncio.sleep(0.4)
     assert await machine.wake.runs("a1", 10) == []
-    host["idle_s"] = 5.0
+    host["channel"] = False
     await machine.runs()
 
 
@@ -119,7 +121,7 @@ async def test_when_it_is_not_started(machine: Machine, what: str) -> None:
     if what == "off":
         await machine.wake.turn("a1", on=False)
     if what == "other agent's host":
-        machine.hosts.append({"agent_id": "a2", "connected": True, "waiting": True, "idle_s": 0.0})
+        machine.hosts.append({"agent_id": "a2", "connected": True, "waiting": True, "channel": False, "idle_s": 0.0})
     if what == "claimed":
 
         def job(tx: Tx) -> None:
