@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import gc
-import logging
 import os
 import signal
 import sys
@@ -37,9 +36,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         flags = {"base_url": arguments.base_url, "ws_url": arguments.ws_url, "log_level": arguments.log_level}
         settings = load_settings(paths.config, os.environ, flags)
         if arguments.foreground:
+            from pacerelled.logs.setup import start_logging
             from pacerelled.supervise import supervise
 
-            sys.exit(supervise(paths, settings.log_level, _options(arguments)))
+            start_logging(settings.log_level, settings.log_format, paths.log, os.environ)
+            sys.exit(supervise(paths, _options(arguments)))
         lock = OwnerLock(paths.lock)
         # Whoever the service manager gave the sockets to is the daemon: nobody can reach another one any more.
         lock.acquire(take_over=by_systemd(os.environ) or by_launchd(os.environ))
@@ -54,12 +55,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _serve(paths: LocalPaths, settings: Settings) -> int:
     import asyncio
 
+    from pacerelled.logs.setup import start_logging
+
     os.umask(0o077)
-    log_to_stderr(settings.log_level)
+    start_logging(settings.log_level, settings.log_format, paths.log, os.environ)
     faulthandler.enable()  # a watchdog ends a daemon that hangs with SIGABRT: the log then has where each thread was
-    # Libraries log addresses and payloads at these levels; the relay's has the token in it.
-    for name in ("websockets", "aiohttp", "asyncio", "mcp", "keyring", "urllib3", "httpx", "uvicorn", "sse_starlette"):
-        logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
     env = dict(os.environ)
     os.environ.pop("PACERELLE_AGENT_TOKEN", None)  # not for whatever we start
     gc.disable()  # until it serves: a sixth of the start would be looks at what only grows
@@ -70,12 +70,6 @@ def _serve(paths: LocalPaths, settings: Settings) -> int:
     except PacerelledError as error:
         return _complain(error)
     return 0
-
-
-def log_to_stderr(level: str) -> None:
-    logging.basicConfig(
-        level=level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
 
 
 def _options(arguments: argparse.Namespace) -> list[str]:

@@ -36,6 +36,7 @@ class Settings:
     base_url: str = DEFAULT_BASE_URL
     ws_url: str | None = None
     log_level: str = "info"
+    log_format: str = "text"  # or json
     keyring: bool = True
     claim_lease: float = 1800.0  # a session silent for so long loses its claims
     claim_grace: float = 60.0  # a lost connection's claims wait so long for its return
@@ -65,6 +66,7 @@ ENVIRONMENT = {
     "PACERELLE_BASE_URL": "base_url",
     "PACERELLE_WS_URL": "ws_url",
     "PACERELLED_LOG_LEVEL": "log_level",
+    "PACERELLED_LOG_FORMAT": "log_format",
     "PACERELLED_KEYRING": "keyring",
     "PACERELLED_CLAIM_LEASE": "claim_lease",
     "PACERELLED_CLAIM_GRACE": "claim_grace",
@@ -88,6 +90,7 @@ ENVIRONMENT = {
     "PACERELLED_RETENTION_RECEIPT_DAYS": "retention_receipt_days",
 }
 LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("text", "json")
 RANGES = {
     "claim_lease": (1.0, 7 * 86400.0),
     "claim_grace": (0.0, 3600.0),
@@ -163,8 +166,9 @@ def _checked(key: str, value: Any, source: str) -> Any:
         return _folders(key, value, where)
     if not isinstance(value, str):
         raise ConfigError(f"{where} must be text, not {type(value).__name__}", hint=f'Write {key} = "…".')
-    if key == "log_level" and value.lower() not in LOG_LEVELS:
-        raise ConfigError(f"{where} is `{value}`", hint=f"Use one of: {', '.join(LOG_LEVELS)}.")
+    choices = {"log_level": LOG_LEVELS, "log_format": LOG_FORMATS}.get(key)
+    if choices and value.lower() not in choices:
+        raise ConfigError(f"{where} is `{value}`", hint=f"Use one of: {', '.join(choices)}.")
     if key in ("base_url", "ws_url"):
         return checked_url(value, where, ("http", "https") if key == "base_url" else ("ws", "wss"))
     if key == "http_host":

@@ -38,14 +38,11 @@ _PATIENCE = 30.0  # seconds for somebody else's start of the daemon to be over
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-def supervise(paths: LocalPaths, log_level: str, options: Sequence[str]) -> int:
+def supervise(paths: LocalPaths, options: Sequence[str]) -> int:
     """Runs daemons with these options until one ends as asked or SIGTERM, SIGINT or SIGHUP comes. The exit code.
 
     A daemon that ends before any has served ends this too, with its exit code. Raises AlreadyRunning, ConfigError.
     """
-    from .__main__ import log_to_stderr
-
-    log_to_stderr(log_level)
     lock = _take_start_lock(paths.start_lock)
     try:
         with tempfile.TemporaryDirectory(prefix="pacerelled-") as folder:

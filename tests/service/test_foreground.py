@@ -21,12 +21,13 @@ from .handing import ask
 
 # A supervisor with little patience, of a daemon that a test writes.
 SUPERVISOR = """
+import os
 import sys
 from pathlib import Path
 from pacerelled import supervise
-from pacerelled.__main__ import log_to_stderr
+from pacerelled.logs.setup import start_logging
 supervise.WATCHDOG, supervise.FIRST_PAUSE, supervise._TICK = 1.0, 0.1, 0.1
-log_to_stderr("info")
+start_logging("info", "text", Path(os.devnull), {})
 sys.exit(supervise.Supervisor([sys.executable, "-c", sys.argv[1]], Path.cwd() / "notify").run())
 """
 CHILD = """

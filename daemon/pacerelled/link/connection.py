@@ -118,6 +118,7 @@ class RelayConnection:
         ws = self._ws
         if ws is None or ws.state is not SocketState.OPEN:
             raise NotConnected("The relay is not connected")
+        log.debug("Relay: sending a frame of %d characters", len(frame))
         try:
             await ws.send(frame)
         except ConnectionClosed as error:
@@ -207,6 +208,7 @@ class RelayConnection:
                 # Undecoded: a frame that is no UTF-8 is one bad frame, not the end of the connection.
                 frame = await ws.recv(decode=False)
                 self.last_traffic = time.monotonic()
+                log.debug("Relay: a frame of %d bytes", len(frame))
                 await self._on_frame(frame)
         except ConnectionClosed as error:
             self._end = _ended(error, "before it confirmed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from .paseo.resources import CodingResources
     from .paseo.tools import CodingTools
 
+log = logging.getLogger(__name__)
 Context = ServerRequestContext[Any]
 
 MAX_IN_FLIGHT = 512  # requests of one host at a time
@@ -166,6 +168,7 @@ class _Host:
                 code="unknown_tool",
             )
             return failure(problem, example="get_status {}")
+        started, ended = time.monotonic(), "ended"
         try:
             arguments = check(spec, params.arguments or {})
             if self._coding is not None and params.name in self._coding.specs:
@@ -173,9 +176,12 @@ class _Host:
             call = Call(self._hub, self._hub.agent_for(self._session), self._session, ctx, self._labels)
             return success(await RUN[params.name](call, arguments), links=ctx.protocol_version >= LINKS_SINCE)
         except PacerelledError as problem:
+            ended = problem.code
             return failure(problem, example=example_call(spec))
         except Exception as problem:
             return failure(unexpected(problem), example=example_call(spec))
+        finally:
+            log.debug("Tool %s: %s after %.1f s", params.name, ended, time.monotonic() - started)
 
     async def list_prompts(self, ctx: Context, params: types.PaginatedRequestParams | None) -> types.ListPromptsResult:
         if self._read_only:

@@ -27,6 +27,7 @@ from .decisions import DecisionCalls
 from .event_calls import EventCalls
 from .fields import MAX_JSON, file_pieces, json_fields, query_fields
 from .keeping import KeepingCalls
+from .logs import LogCalls
 from .paseo_calls import PaseoCalls
 from .sockets import peer_uid
 from .tokens import TokenCalls
@@ -130,6 +131,7 @@ class ControlServer:
             *TokenCalls(self._hub).routes(),
             *EventCalls(lambda: self._hub.event_log, self._unless_stopping).routes(),
             *self._calls,
+            *LogCalls().routes(),
         ]
 
     # The daemon
@@ -374,9 +376,12 @@ class ControlServer:
         try:
             if not _from_own_user(request) or _from_browser(request):
                 raise web.HTTPForbidden
-            return await handler(request)
+            response = await handler(request)
         except Exception as error:
-            return answer_error(request, error)
+            response = answer_error(request, error)
+        resource = request.match_info.route.resource  # without the ids that are in the path
+        log.debug("%s %s: %d", request.method, resource.canonical if resource else "unknown", response.status)
+        return response
 
 
 def _from_own_user(request: web.Request) -> bool:
