@@ -33,7 +33,8 @@ def status(ctx: click.Context) -> None:
     else:
         _health(body)
         for warning in body["health"].get("warnings", ()):
-            click.echo(f"Note: {escape(warning['agent_id'])}: {escape(warning['message'])}")
+            about = f"{warning['agent_id']}: " if warning.get("agent_id") else ""
+            click.echo(f"Note: {escape(about + warning['message'])}")
             click.echo(f"    {escape(warning['hint'])}")
         if body.get("agents"):
             click.echo()

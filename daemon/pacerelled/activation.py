@@ -14,6 +14,8 @@ from .errors import ConfigError
 
 LAUNCHD_LABEL = "pacerelled"  # the agent's name in launchd/pacerelled.plist
 
+SUPERVISOR = "PACERELLED_SUPERVISOR"  # environment: the pid of the `pacerelled --foreground` that keeps us running
+
 
 def by_systemd(env: Mapping[str, str]) -> bool:
     """Whether sockets were handed over as in sd_listen_fds(3)."""
@@ -23,6 +25,11 @@ def by_systemd(env: Mapping[str, str]) -> bool:
 def by_launchd(env: Mapping[str, str]) -> bool:
     """Whether launchd started this process as our agent. launchd names the job in the environment of its process."""
     return env.get("XPC_SERVICE_NAME") == LAUNCHD_LABEL
+
+
+def by_supervisor(env: Mapping[str, str]) -> bool:
+    """Whether `pacerelled --foreground` started this process."""
+    return env.get(SUPERVISOR) == str(os.getppid())
 
 
 def launchd_descriptors(names: Iterable[str], library: Any = None) -> dict[str, int]:

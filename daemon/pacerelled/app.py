@@ -20,6 +20,7 @@ from pacerelled import __version__
 from pacerelled.config import Settings
 from pacerelled.errors import place_of
 from pacerelled.sd_notify import notify
+from pacerelled.notify import AGAIN, notify
 from pacerelled.servers.sockets import bind_unix, inherited_sockets, unlink_own
 from pacerelled.store.custody import store_created
 from pacerelled.store.database import Store
@@ -27,15 +28,18 @@ from pacerelled.store.keyring import Keyring
 from pacerelled.store.rekey import store_key
 from pacerelled.store.retention import Policy
 from pacerelled.store.upkeep import Upkeep
+from pacerelled.upgrade import Upgrade, is_kept_running
 from pacerelled.watchdog import feed
 
 if TYPE_CHECKING:
     from pacerelled.agent.hub import Hub
     from pacerelled.paseo.bridge import Bridge
+    from pacerelled.servers.control import ControlServer
     from pacerelled.servers.http.server import HttpServer
 
 log = logging.getLogger(__name__)
 
+SILENT = 660.0  # seconds; a host's call that is not one for new requests has ended by then, a file's transfer too
 STAGE_LIMIT = 1.7  # seconds for the servers to stop, and for the agents
 STOP_LIMIT = 4.5  # seconds; then the process ends anyway, as after a crash, which the store survives
 
@@ -131,8 +135,10 @@ async def _serve(paths: LocalPaths, settings: Settings, env: Mapping[str, str], 
                 gc.freeze()  # what is there now stays
                 gc.enable()
                 notify("READY=1\nSTATUS=Serving", env)
-                watchdog = asyncio.create_task(feed(store, env), name="watchdog")
-                cleanup.callback(watchdog.cancel)
+                upgrade = _upgrade(hub, control, env, stop)
+                hub.restart_due = upgrade.warning
+                for work, name in ((feed(store, env), "watchdog"), (upgrade.watch(), "upgrade")):
+                    cleanup.callback(asyncio.create_task(work, name=name).cancel)
                 log.info("pacerelled %s serves (pid %d, %d agents)", __version__, os.getpid(), len(hub.agents()))
                 await asyncio.Event().wait()
             finally:
@@ -181,6 +187,18 @@ def _http_server(hub: Hub, settings: Settings) -> HttpServer | None:
         names=settings.http_names,
         idle=settings.claim_lease,
     )
+
+
+def _upgrade(hub: Hub, control: ControlServer, env: Mapping[str, str], stop: Callable[[], None]) -> Upgrade:
+    def is_quiet() -> bool:
+        hosts = hub.sessions()
+        return not control.is_busy and all(host["waiting"] or host["idle_s"] > SILENT for host in hosts)
+
+    def restart() -> None:
+        notify(AGAIN, env)
+        stop()
+
+    return Upgrade(restart=restart if is_kept_running(env) else None, is_quiet=is_quiet)
 
 
 def _policy(settings: Settings) -> Policy:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 
+AGAIN = "X_PACERELLED_AGAIN=1"  # of a daemon that ends to be started again, for `pacerelled --foreground`
+
 
 def notify(state: str, env: Mapping[str, str]) -> bool:
     """Sends one state. False without a service manager, or when it cannot be reached: never a reason to fail."""

@@ -23,8 +23,10 @@ from pathlib import Path
 
 from pacerelle_protocol.local import LocalPaths
 
+from .activation import SUPERVISOR
 from .errors import AlreadyRunning, ConfigError
 from .sd_notify import notify
+from .notify import AGAIN, notify
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +67,7 @@ class Supervisor:
         self._wait = 0.0  # seconds to the next start
         self._kill_in: float | None = None  # seconds
         self._asked_to_end = False
+        self._again = False  # this daemon ends to be started as another version
         self._exit_code: int | None = None
 
     def run(self) -> int:
@@ -100,8 +103,9 @@ class Supervisor:
     def _start(self) -> None:
         env = {name: value for name, value in os.environ.items() if not name.startswith("LISTEN_")}
         env |= {"NOTIFY_SOCKET": str(self._listen_at), "WATCHDOG_USEC": str(int(WATCHDOG * 1e6))}
+        env[SUPERVISOR] = str(os.getpid())
         env.pop("WATCHDOG_PID", None)
-        self._stopped = self._ready = False
+        self._stopped = self._ready = self._again = False
         self._ran = self._silent = 0.0
         self._pid = os.posix_spawn(sys.executable, self._command, env, setsigmask=(), setsigdef=_ENDING)
         log.info("Started the daemon (pid %d)", self._pid)
@@ -142,6 +146,8 @@ class Supervisor:
                     if word == "READY=1":
                         self._ready = self._served = True
                         notify("READY=1", os.environ)  # for whoever supervises us
+                    if word == AGAIN:
+                        self._again = True
                     if word in ("READY=1", "WATCHDOG=1"):
                         self._silent = 0.0
 
@@ -162,7 +168,9 @@ class Supervisor:
     def _ended(self, pid: int, code: int) -> None:
         how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
         self._pid = self._kill_in = None
-        if self._asked_to_end or code == 0:
+        if code == 0 and self._again and not self._asked_to_end:
+            log.info("The daemon (pid %d) has ended, to be started as another version", pid)
+        elif self._asked_to_end or code == 0:
             log.info("The daemon (pid %d) has ended (%s)", pid, how)
             self._exit_code = 0
         elif not self._served and code > 0:

@@ -82,6 +82,7 @@ class Hub:
         self.access = AccessTokens(store, check_agent=self.agent)
         self.http: HttpState | None = None
         self.paseo: Bridge | None = None
+        self.restart_due: Callable[[], dict[str, str] | None] = lambda: None
 
     async def start(self) -> None:
         """Starts every agent the store knows. Raises StoreError."""
@@ -294,10 +295,15 @@ class Hub:
                 "state_dir": str(self._state),
             },
             "http": {"on": self.http is not None, **asdict(self.http or HttpState())},
-            "health": {"ok": not problems, "problems": problems, "warnings": self.keys.warnings()},
+            "health": {"ok": not problems, "problems": problems, "warnings": self._warnings()},
             "agents": agents,
             "hosts": await self.hosts(),
         }
+
+    def _warnings(self) -> list[dict[str, Any]]:
+        """What stops nothing."""
+        restart = self.restart_due()
+        return [*self.keys.warnings(), *([restart] if restart else [])]
 
     async def hosts(self) -> list[dict[str, Any]]:
         """The connected hosts with their claims counted, and those that are away and hold some."""

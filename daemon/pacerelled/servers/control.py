@@ -72,6 +72,12 @@ class ControlServer:
         self._stopping = asyncio.Event()
         self._session = Session(id="control", transport="control")
         self._runner: web.AppRunner | None = None
+        self._changing = 0  # calls under way that change something, or hand a file over
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a caller would notice it if the daemon ended now; who waits for events would not."""
+        return self._changing > 0
 
     async def start(self) -> None:
         app = web.Application(middlewares=[self._guard], client_max_size=MAX_JSON)
@@ -373,13 +379,17 @@ class ControlServer:
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Lets only the daemon's own user in, and is the one seam where errors become answers."""
+        resource = request.match_info.route.resource  # without the ids that are in the path
+        changing = request.method != "GET" or "attachment_id" in request.match_info
+        self._changing += changing
         try:
             if not _from_own_user(request) or _from_browser(request):
                 raise web.HTTPForbidden
             response = await handler(request)
         except Exception as error:
             response = answer_error(request, error)
-        resource = request.match_info.route.resource  # without the ids that are in the path
+        finally:
+            self._changing -= changing
         log.debug("%s %s: %d", request.method, resource.canonical if resource else "unknown", response.status)
         return response
 
