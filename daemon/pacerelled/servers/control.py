@@ -27,7 +27,7 @@ from .decisions import DecisionCalls
 from .event_calls import EventCalls
 from .fields import MAX_JSON, file_pieces, json_fields, query_fields
 from .keeping import KeepingCalls
-from .logs import LogCalls
+from .log_calls import LogCalls
 from .paseo_calls import PaseoCalls
 from .sockets import peer_uid
 from .tokens import TokenCalls
