@@ -44,6 +44,7 @@ COMMANDS: Final = {
     "events": ("pacerelle_cli.events:events", "What happened, and what happens."),
     "wake": ("pacerelle_cli.wake:wake", "A command that wakes your assistant."),
     "webhook": ("pacerelle_cli.webhooks:webhook", "Events as signed POSTs to a program of yours."),
+    "doctor": ("pacerelle_cli.doctor.command:doctor", "Look whether all is well, and what to do where not."),
     "log": ("pacerelle_cli.log:log", "How much the daemon logs."),
     "stop": ("pacerelle_cli.process:stop", "Stop the daemon."),
     "paths": ("pacerelle_cli.process:paths", "Files and sockets of the daemon."),

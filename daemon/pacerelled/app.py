@@ -33,6 +33,7 @@ from pacerelled.watchdog import feed
 
 if TYPE_CHECKING:
     from pacerelled.agent.hub import Hub
+    from pacerelled.checkup.finding import Finding
     from pacerelled.paseo.bridge import Bridge
     from pacerelled.servers.control import ControlServer
     from pacerelled.servers.http.server import HttpServer
@@ -117,6 +118,9 @@ async def _serve(paths: LocalPaths, settings: Settings, env: Mapping[str, str], 
             )
             calls = [*WebhookCalls(webhooks).routes(), *WakeCalls(wake, hub.agent).routes()]
             control = ControlServer(hub, sockets["control"], paths=places, stop=stop, calls=calls)
+            control = ControlServer(
+                hub, sockets["control"], paths=places, stop=stop, checkup=lambda: _checkup(store, hub)
+            )
             http = _http_server(hub, settings)
             hub.paseo = paseo = _paseo_bridge(hub, store, settings, env)
             upkeep = Upkeep(store, _policy(settings))
@@ -187,6 +191,12 @@ def _http_server(hub: Hub, settings: Settings) -> HttpServer | None:
         names=settings.http_names,
         idle=settings.claim_lease,
     )
+
+
+async def _checkup(store: Store, hub: Hub) -> list[Finding]:
+    from pacerelled.checkup.running import examine  # needed rarely
+
+    return await examine(store, hub)
 
 
 def _upgrade(hub: Hub, control: ControlServer, env: Mapping[str, str], stop: Callable[[], None]) -> Upgrade:

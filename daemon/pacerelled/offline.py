@@ -2,6 +2,7 @@
 
     keys                        where the store's key is, and how the keyring is
     rekey                       a new key for the store; waits for a daemon to end
+    checkup                     what `pacerelle doctor` shows of it
     backup --to-fd N            the store, sealed, to an open file
     verify FILE                 opens a backup (whether a daemon runs or not)
     restore FILE [--move-aside] puts a backup's store into place
@@ -18,7 +19,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,8 @@ from pacerelled.store.rekey import rekey, store_key
 
 PATIENCE = 20.0  # seconds
 
+Verb = Callable[[argparse.Namespace, LocalPaths, Settings], Coroutine[Any, Any, Any]]
+
 
 def main() -> None:
     arguments = _parser().parse_args()
@@ -45,7 +48,7 @@ def main() -> None:
     try:
         settings = load_settings(paths.config, os.environ, {})
         with ExitStack() as stack:
-            if arguments.verb not in ("keys", "verify"):
+            if arguments.verb not in ("keys", "verify") and (arguments.verb != "checkup" or paths.state.is_dir()):
                 private_directory(paths.state)
                 lock = OwnerLock(paths.lock)
                 _acquire(lock, patience=PATIENCE if arguments.verb == "rekey" else 0.0)
@@ -77,6 +80,12 @@ async def _keys(_: argparse.Namespace, paths: LocalPaths, settings: Settings) ->
     keyring = Keyring(settings.keyring, os.environ)
     await keyring.look()
     return {"store_key": describe_store_key(paths.state), "keyring": describe_keyring(keyring), "tokens": None}
+
+
+async def _checkup(_: argparse.Namespace, paths: LocalPaths, settings: Settings) -> list[dict[str, Any]]:
+    from pacerelled.checkup.resting import examine
+
+    return [finding.as_dict() for finding in await examine(paths, settings)]
 
 
 async def _rekey(_: argparse.Namespace, paths: LocalPaths, settings: Settings) -> dict[str, Any]:
@@ -126,7 +135,14 @@ async def _restore(arguments: argparse.Namespace, paths: LocalPaths, settings: S
     }
 
 
-VERBS = {"keys": _keys, "rekey": _rekey, "backup": _backup, "verify": _verify, "restore": _restore}
+VERBS: dict[str, Verb] = {
+    "keys": _keys,
+    "checkup": _checkup,
+    "rekey": _rekey,
+    "backup": _backup,
+    "verify": _verify,
+    "restore": _restore,
+}
 
 
 def _passphrase() -> str:

@@ -77,8 +77,7 @@ def list_(cli: Cli) -> None:
     absent         there is none
     unreadable     the file cannot be read; the reason is below the table
     """
-    wanted = _wanted(cli, None)
-    rows = [_row(each, wanted) for each in HOSTS.values()]
+    rows = survey(cli)
     if cli.json:
         show.as_json({"hosts": rows})
         return
@@ -133,6 +132,12 @@ def test(cli: Cli, name: str, file: Path | None) -> None:
 host.add_command(install)
 host.add_command(list_)
 host.add_command(test)
+
+
+def survey(cli: Cli) -> list[dict[str, Any]]:
+    """What `host list --json` shows of each host."""
+    wanted = _wanted(cli, None)
+    return [_row(each, wanted) for each in HOSTS.values()]
 
 
 def _wanted(cli: Cli, agent_id: str | None) -> Wanted:

@@ -181,6 +181,15 @@ for each in (install, uninstall, start, stop, restart, status, logs):
     service.add_command(each)
 
 
+def look(cli: Cli) -> dict[str, Any]:
+    """What `service status --json` shows. Raises CliError: it is not installed, or cannot be asked."""
+    manager = _installed(cli)
+    known = record.load(cli.paths.state)
+    files = manager.files(_description(cli, known.environment if known else {}))
+    current = all(_text(path) == text for path, text in files.items())
+    return _as_dict(manager, manager.status(), files, current=current)
+
+
 def _description(cli: Cli, environment: dict[str, str]) -> Daemon:
     words = [sys.executable, "-I", "-m", "pacerelled", "--store-root", os.fspath(cli.paths.state.parent)]
     if cli.socket:

@@ -225,6 +225,11 @@ class Agent:
 
     # -- state -------------------------------------------------------------------------------------------------
 
+    async def round_trip(self) -> None:
+        """Publishes the prekeys again, and has the relay answer a ping on the connection. Raises LinkError."""
+        await self._prekeys.publish(again=True)
+        await self._link.flushed()
+
     @property
     def connection(self) -> Connection:
         return self._link.state

@@ -245,6 +245,7 @@ class Session:
     transport: Literal["stdio", "http", "control"]
     agent_id: str | None = None
     pid: int | None = None
+    shim: str | None = None  # the version of its shim
     host: str | None = None  # the host's process name
     cwd: str | None = None
     client: str | None = None  # from the MCP handshake

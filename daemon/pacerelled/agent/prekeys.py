@@ -30,8 +30,11 @@ class Prekeys:
         """One-time prekeys that no message has used yet, so far as we know."""
         return len(self._crypto.signal.one_time_prekey_ids()) if self._crypto.e2ee else 0
 
-    async def publish(self) -> None:
-        """What the relay does not have yet (the relay protocol reference, safety rule 3). Raises LinkError."""
+    async def publish(self, *, again: bool = False) -> None:
+        """What the relay does not have yet (the relay protocol reference, safety rule 3). Raises LinkError.
+
+        With `again` also the bundle that it should have.
+        """
         if not self._crypto.e2ee:
             return
 
@@ -42,7 +45,7 @@ class Prekeys:
 
         try:
             due, current = await self._store.run(prepare)
-            if due is not None or not self._bundle_sent:
+            if due is not None or again or not self._bundle_sent:
                 await self._rest.publish_bundle(current.bundle)
                 self._bundle_sent = True
             if due is not None:

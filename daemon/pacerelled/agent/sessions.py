@@ -113,6 +113,7 @@ class Sessions:
             "client_version": session.client_version,
             "host": session.host,
             "pid": session.pid,
+            "shim": session.shim,
             "cwd": session.cwd,
             "agent_id": session.agent_id,
             "transport": session.transport,

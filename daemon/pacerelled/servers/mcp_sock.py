@@ -180,6 +180,7 @@ def _session(hello: Hello) -> Session:
         transport="stdio",
         agent_id=hello.agent_id,
         pid=hello.pid,
+        shim=hello.shim[:100],
         host=hello.host or host_name(hello.pid),
         cwd=hello.cwd,
         in_flight=hello.in_flight,
