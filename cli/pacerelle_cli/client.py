@@ -50,8 +50,10 @@ class Daemon:
             else body
         )
         with self._answer(method, path + _query(query or {}), content, timeout) as answer:
-            raw = answer.read()
-            return answer.status, json.loads(raw) if raw else {}
+            found = json.loads(answer.read() or b"{}")
+            if not isinstance(found, dict):
+                raise BadAnswer
+            return answer.status, found
 
     @contextmanager
     def download(self, path: str, *, timeout: float = FILE_TIMEOUT) -> Iterator[tuple[str, Iterator[bytes]]]:

@@ -19,8 +19,7 @@ from pacerelle_protocol.local import LocalPaths
 from pacerelled import __version__
 from pacerelled.config import Settings
 from pacerelled.errors import place_of
-from pacerelled.sd_notify import notify
-from pacerelled.notify import AGAIN, notify
+from pacerelled.sd_notify import AGAIN, notify
 from pacerelled.servers.sockets import bind_unix, inherited_sockets, unlink_own
 from pacerelled.store.custody import store_created
 from pacerelled.store.database import Store
@@ -97,6 +96,7 @@ async def _serve(paths: LocalPaths, settings: Settings, env: Mapping[str, str], 
             from pacerelled.notify.reminders import Reminders
             from pacerelled.notify.wake import Wake
             from pacerelled.notify.webhooks import Webhooks
+            from pacerelled.servers.checkup_calls import CheckupCalls
             from pacerelled.servers.control import ControlServer
             from pacerelled.servers.mcp_sock import McpSocketServer
             from pacerelled.servers.wake_calls import WakeCalls
@@ -116,11 +116,9 @@ async def _serve(paths: LocalPaths, settings: Settings, env: Mapping[str, str], 
                 state=paths.state,
                 ids={"PACERELLE_STORE_ROOT": str(paths.state.parent)},
             )
-            calls = [*WebhookCalls(webhooks).routes(), *WakeCalls(wake, hub.agent).routes()]
+            checkup = CheckupCalls(lambda: _checkup(store, hub))
+            calls = [*WebhookCalls(webhooks).routes(), *WakeCalls(wake, hub.agent).routes(), *checkup.routes()]
             control = ControlServer(hub, sockets["control"], paths=places, stop=stop, calls=calls)
-            control = ControlServer(
-                hub, sockets["control"], paths=places, stop=stop, checkup=lambda: _checkup(store, hub)
-            )
             http = _http_server(hub, settings)
             hub.paseo = paseo = _paseo_bridge(hub, store, settings, env)
             upkeep = Upkeep(store, _policy(settings))

@@ -25,8 +25,7 @@ from pacerelle_protocol.local import LocalPaths
 
 from .activation import SUPERVISOR
 from .errors import AlreadyRunning, ConfigError
-from .sd_notify import notify
-from .notify import AGAIN, notify
+from .sd_notify import AGAIN, notify
 
 log = logging.getLogger(__name__)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from pacerelle_cli.context import Cli
 from pacerelle_cli.errors import CliError, NotRunning, Refused
@@ -19,9 +20,12 @@ _ON_THEIR_OWN: Final = ("token_missing", "token_refused", "http", "restart_due")
 def ask(cli: Cli) -> tuple[dict[str, Any] | None, CliError | None]:
     """GET /v1/status, or why there is no answer."""
     try:
-        return cli.daemon.get("/v1/status"), None
+        found = cli.daemon.get("/v1/status")
     except CliError as error:
         return None, error
+    if not isinstance(found.get("daemon"), dict) or not isinstance(found.get("health"), dict):
+        return None, CliError("What answers at the daemon's socket is no daemon.", hint="Run `pacerelle stop`.")
+    return found, None
 
 
 def daemon(status: dict[str, Any] | None, error: CliError | None) -> Check:
@@ -74,6 +78,28 @@ def checkup(cli: Cli, status: dict[str, Any] | None, error: CliError | None) -> 
     except CliError as problem:
         return [failed("checkup", problem)]
     return [Check(f["check"], f["state"], f["message"], f["hint"], f["about"]) for f in found]
+
+
+def webhooks(cli: Cli) -> list[Check]:
+    """Whether the endpoints take what is sent to them; one that needs no look has no line of its own."""
+    try:
+        found = cli.daemon.get("/v1/webhooks")["webhooks"]
+    except CliError:
+        return []  # a daemon of a version without them
+    return judge_webhooks(found)
+
+
+def judge_webhooks(found: list[dict[str, Any]]) -> list[Check]:
+    """Of what `pacerelle webhook list --json` shows. Of an address only the host: the rest may be a secret."""
+    checks = []
+    for each in found:
+        about, again = urlsplit(each["url"]).hostname, f"pacerelle webhook test {each['id']}"
+        if each["failures"]:
+            checks.append(Check("webhook", FAILED, f"the last {each['failures']} attempts failed", again, about))
+        elif each["state"] != "active":
+            remedy = f"pacerelle webhook resume {each['id']}"
+            checks.append(Check("webhook", NOTE, f"{each['state']}", remedy, about))
+    return checks or [Check("webhook", OK, f"{len(found)} take what is sent" if found else "none")]
 
 
 def _short(agent_id: str | None) -> str | None:

@@ -29,7 +29,7 @@ def examine(cli: Cli) -> tuple[list[Check], dict[str, Any] | None]:
         *daemon.checkup(cli, status, error),
     ]
     if status is not None:
-        checks += [*daemon.health(status), daemon.http(status)]
+        checks += [*daemon.health(status), daemon.http(status), *daemon.webhooks(cli)]
     return [*_without_home([*checks, *around.service(cli), *around.hosts(cli)], os.path.expanduser("~"))], status
 
 

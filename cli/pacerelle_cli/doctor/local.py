@@ -18,7 +18,7 @@ PYTHON: Final = (3, 12)
 """The Signal runtime exists for no other."""
 
 
-def python(version: Sequence[int] = sys.version_info, program: str = sys.executable) -> Check:
+def python(version: Sequence[int] = tuple(sys.version_info[:3]), program: str = sys.executable) -> Check:
     number = ".".join(map(str, version[:3]))
     if tuple(version[:2]) != PYTHON:
         return Check("python", FAILED, f"{number}, {program}", "Install pacerelled with CPython 3.12.")

@@ -23,7 +23,6 @@ from pacerelled.agent.model import Reply, Session
 
 from .accepting import Acceptor
 from .answers import answer, answer_error
-from .checkup_calls import Checkup, CheckupCalls
 from .decisions import DecisionCalls
 from .event_calls import EventCalls
 from .fields import MAX_JSON, file_pieces, json_fields, query_fields
@@ -53,8 +52,6 @@ class ControlServer:
 
     `paths` is what `GET /v1/paths` answers; `stop` is called when somebody asks the daemon to end. `calls` are those
     of parts that the hub knows nothing of.
-    `paths` is what `GET /v1/paths` answers; `stop` is called when somebody asks the daemon to end, `checkup` when
-    somebody asks how it is.
     """
 
     def __init__(
@@ -68,10 +65,6 @@ class ControlServer:
     ) -> None:
         self._hub = hub
         self._calls = calls
-        checkup: Checkup | None = None,
-    ) -> None:
-        self._hub = hub
-        self._checkup = checkup
         self._acceptor = Acceptor(sock, self._take, name="control.sock")
         self._connecting: set[asyncio.Future[Any]] = set()  # for a moment; somebody has to hold them
         self._paths = dict(paths)
@@ -143,9 +136,8 @@ class ControlServer:
             *PaseoCalls(self._hub).routes(),
             *TokenCalls(self._hub).routes(),
             *EventCalls(lambda: self._hub.event_log, self._unless_stopping).routes(),
-            *self._calls,
             *LogCalls().routes(),
-            *(CheckupCalls(self._checkup).routes() if self._checkup else ()),
+            *self._calls,
         ]
 
     # The daemon
