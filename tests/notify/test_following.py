@@ -94,7 +94,7 @@ async def followed_over_kills(home: Path, total: int, kills: int) -> None:
 
 
 async def test_a_follower_misses_nothing_over_kills(tmp_path: Path) -> None:
-    await followed_over_kills(tmp_path, total=300, kills=5)
+    await followed_over_kills(tmp_path, total=200, kills=3)
 
 
 @pytest.mark.long
