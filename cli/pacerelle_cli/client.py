@@ -7,12 +7,10 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, Any
-from urllib.parse import quote, unquote, urlencode
 
 from pacerelle_protocol.local import LocalPaths
 
 from .errors import CliError, NotAnswering, NotRunning, Refused, refused
-from .service import record
 from .unix_http import Answer, BadAnswer, connect, exchange
 
 ANSWER_TIMEOUT = 5.0  # seconds
@@ -59,6 +57,8 @@ class Daemon:
     def download(self, path: str, *, timeout: float = FILE_TIMEOUT) -> Iterator[tuple[str, Iterator[bytes]]]:
         """The name that the sender gave to the file (data, not a path) and its bytes in pieces."""
         with self._answer("GET", path, None, timeout) as answer:
+            from urllib.parse import unquote
+
             disposition = answer.headers.get("content-disposition", "")
             name = unquote(disposition.partition("filename*=UTF-8''")[2])
             yield name, answer.pieces()
@@ -119,6 +119,8 @@ class Daemon:
                     f"{named} is alive but does not listen at {self.paths.control_sock}.",
                     hint="It is starting or stopping (try again), or was started with another --socket.",
                 )
+            from .service import record
+
             start = "pacerelle service start" if record.load(self.paths.state) else "pacerelled"
             return NotRunning(
                 "pacerelled is not running.", hint=f"Start it with: {start}  (an MCP host starts it by itself)"
@@ -138,6 +140,8 @@ class Daemon:
 
 def part(value: str) -> str:
     """One part of a call's path. Only what came from the user or the daemon gets here; `-` is the only agent."""
+    from urllib.parse import quote  # a fortieth of what `status`, which needs none, may cost
+
     return quote(value, safe="")
 
 
@@ -147,7 +151,11 @@ def _query(values: Mapping[str, object]) -> str:
         for name, value in values.items()
         if value is not None
     }
-    return "?" + urlencode(given, quote_via=quote) if given else ""
+    if not given:
+        return ""
+    from urllib.parse import quote, urlencode
+
+    return "?" + urlencode(given, quote_via=quote)
 
 
 def _refusal(answer: Answer) -> Refused:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
+import os
 import sys
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -33,7 +32,9 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 def wrapped(text: str) -> None:
     """A line; on a terminal as many as it takes, the later ones indented."""
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else len(text)
+    import textwrap
+
+    width = os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else len(text)
     click.echo(textwrap.fill(text, max(width, 20), subsequent_indent="  "))
 
 

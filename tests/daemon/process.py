@@ -14,7 +14,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from pacerelle_protocol.local import MAX_LINE, Hello, LocalPaths, encode_hello, local_paths
+from pacerelle_protocol.hello import Hello, encode_hello
+from pacerelle_protocol.local import MAX_LINE, LocalPaths, local_paths
 
 from .polling import DEADLINE, until
 

@@ -16,7 +16,8 @@ from mcp.shared.message import SessionMessage
 from mcp_hub import HubDouble
 
 from mcp import Client
-from pacerelle_protocol.local import MAX_LINE, Hello, encode_hello
+from pacerelle_protocol.hello import Hello, encode_hello
+from pacerelle_protocol.local import MAX_LINE
 from pacerelled.servers.mcp_sock import McpSocketServer
 from pacerelled.servers.sockets import bind_unix
 

@@ -19,7 +19,8 @@ import pytest
 from mcp_client import DEADLINE, Daemon, Raw, client, hello, raw, until
 from mcp_hub import HubDouble
 
-from pacerelle_protocol.local import MAX_LINE, encode_hello
+from pacerelle_protocol.hello import encode_hello
+from pacerelle_protocol.local import MAX_LINE
 from pacerelled.errors import StoreUnavailable
 from pacerelled.servers import mcp_sock
 

@@ -14,16 +14,8 @@ from hypothesis import strategies as st
 from wild import HOSTILE_BYTES, any_text, nearly, written
 
 from pacerelle_protocol.errors import LocalProtocolError
-from pacerelle_protocol.local import (
-    MAX_SOCKET_PATH,
-    PROTOCOL_VERSION,
-    Hello,
-    encode_hello,
-    local_paths,
-    parse_hello,
-    refused_line,
-    welcome_line,
-)
+from pacerelle_protocol.hello import PROTOCOL_VERSION, Hello, encode_hello, parse_hello, refused_line, welcome_line
+from pacerelle_protocol.local import MAX_SOCKET_PATH, local_paths
 
 HELLO = Hello(
     session="0123456789abcdef" * 2,

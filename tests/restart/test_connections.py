@@ -22,7 +22,7 @@ from mcp.client import Client
 
 import pacerelle_shim
 from mcp import StdioServerParameters
-from pacerelle_protocol.local import Hello, encode_hello
+from pacerelle_protocol.hello import Hello, encode_hello
 from pacerelled.servers import mcp_sock
 from pacerelled.servers.mcp_sock import McpSocketServer
 from pacerelled.servers.sockets import bind_unix

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pacerelle_protocol.local import PROTOCOL_VERSION
+from pacerelle_protocol.hello import PROTOCOL_VERSION
 from tests.cli.world import Home
 from tests.e2e.stack import Host, Stack, until
 from tests.restart.machine import EraHost, answer_of

@@ -15,7 +15,8 @@ import mcp_types
 from mcp.shared.message import SessionMessage
 
 from mcp import Client
-from pacerelle_protocol.local import MAX_LINE, Hello, encode_hello
+from pacerelle_protocol.hello import Hello, encode_hello
+from pacerelle_protocol.local import MAX_LINE
 from pacerelled.agent.agent import Agent
 from pacerelled.agent.model import Session, WaitResult
 from pacerelled.servers.mcp_sock import McpSocketServer

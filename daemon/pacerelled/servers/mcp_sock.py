@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 
 from pacerelle_protocol.errors import LocalProtocolError
-from pacerelle_protocol.local import Hello, parse_hello, refused_line, welcome_line
+from pacerelle_protocol.hello import Hello, parse_hello, refused_line, welcome_line
 from pacerelled.agent.api import HubApi
 from pacerelled.agent.model import Session
 from pacerelled.agent.sessions import host_name
