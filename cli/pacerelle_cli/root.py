@@ -8,12 +8,15 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from .context import Cli
 from .errors import CliError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 COMMANDS: Final = {
     "status": ("pacerelle_cli.status:status", "Is everything well? Agents, connections, hosts."),
@@ -51,6 +54,8 @@ COMMANDS: Final = {
     "chat": ("pacerelle_phone.cli:chat", "A person's device in this terminal."),
     "relay": ("pacerelle_relay.cli:relay", "Run a relay of your own."),
     "demo": ("pacerelle_cli.demo:demo", "Show a message go from a phone to a host and back."),
+    "completion": ("pacerelle_cli.completion:completion", "Completion of commands in your shell."),
+    "man": ("pacerelle_cli.man.command:man", "Write the manual pages."),
     "version": ("pacerelle_cli.process:version", "This program's version."),
 }
 
@@ -70,6 +75,15 @@ class LazyGroup(click.Group):
                 raise
             raise CliError(f"`pacerelle {cmd_name}` is not part of this installation.") from error
         return found
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """From the list, since click would import every command for its help."""
+        from click.shell_completion import CompletionItem
+
+        commands = [
+            CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)
+        ]
+        return commands + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
