@@ -13,7 +13,7 @@ from . import show
 from .client import Daemon, part
 from .context import Cli, command, json_option, pass_cli
 from .errors import CliError, LoginNeeded
-from .status import agents_table
+from .overview import agents_table
 from .text import escape
 
 _LOGIN_WAIT = 5.0  # seconds until `agent add` no longer waits for the relay's answer

@@ -1,58 +1,15 @@
-"""What every command shares: where the daemon is, whether JSON is wanted, and the options that many of them take."""
+"""What every command of click shares: how it fails, and the options that many of them take."""
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from .cli import Cli as Cli
 from .errors import CliError
-
-if TYPE_CHECKING:
-    from pacerelle_protocol.local import LocalPaths
-
-    from .client import Daemon
-
-
-@dataclass
-class Cli:
-    """The global options. Created by the root group, found in click's context."""
-
-    store_root: str | None = None
-    socket: str | None = None
-    json: bool = False
-
-    @cached_property
-    def paths(self) -> LocalPaths:
-        from pacerelle_protocol.errors import LocalProtocolError
-        from pacerelle_protocol.local import local_paths
-
-        try:
-            return local_paths(self.store_root, self.socket, env=os.environ, uid=os.getuid())
-        except LocalProtocolError as error:
-            raise CliError(str(error), hint="Check --store-root, --socket and HOME.") from error
-
-    @cached_property
-    def daemon(self) -> Daemon:
-        from .client import Daemon
-
-        return Daemon(self.paths)
-
-    def started_daemon(self) -> Daemon:
-        """The daemon; started first if it is not running, with a line on standard error that says so."""
-        if not self.daemon.is_up():
-            from .start import start_daemon
-
-            pid = start_daemon(self.daemon, socket=self.socket)
-            if pid is not None:
-                click.echo(f"Started pacerelled (pid {pid}).", err=True)
-        return self.daemon
-
 
 pass_cli = click.make_pass_decorator(Cli)
 

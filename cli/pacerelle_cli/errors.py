@@ -9,14 +9,14 @@
         ├── LoginNeeded    4
         └── RelayOffline   5
 
-Wrong usage is click's `UsageError`, exit code 2.
+Wrong usage is click's `UsageError`, exit code 2. These here are none of click's, so that `pacerelle status` can do
+without it; `root` shows them.
 """
 
 from __future__ import annotations
 
-from typing import IO, Any, Final
-
-import click
+import sys
+from typing import Final
 
 from .text import escape
 
@@ -35,20 +35,23 @@ EXIT_CODES: Final = {
 """Exit codes for the daemon's error and problem codes; all others are 1."""
 
 
-class CliError(click.ClickException):
+class CliError(Exception):
     code = "failed"
+    exit_code = FAILED
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
+        self.message = message
         self.hint = hint
 
     def as_dict(self) -> dict[str, str]:
         return {"code": self.code, "message": self.message, "hint": self.hint}
 
-    def show(self, file: IO[Any] | None = None) -> None:
-        click.echo(f"Error: {escape(self.message)}", err=True)
+    def show(self) -> None:
+        """On standard error."""
+        print(f"Error: {escape(self.message)}", file=sys.stderr)
         if self.hint:
-            click.echo(f"  {escape(self.hint)}", err=True)
+            print(f"  {escape(self.hint)}", file=sys.stderr)
 
 
 class NotRunning(CliError):

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from .context import Cli
 from .errors import CliError
+from .show import forgive
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -61,6 +61,14 @@ COMMANDS: Final = {
 
 
 class LazyGroup(click.Group):
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click's, with our errors among those that are shown."""
+        try:
+            return super().invoke(ctx)
+        except CliError as error:
+            error.show()
+            return ctx.exit(error.exit_code)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -108,6 +116,4 @@ def root(ctx: click.Context, store_root: str | None, socket: str | None, json: b
     ctx.obj = Cli(store_root, socket, json)
     if os.environ.get("NO_COLOR"):
         ctx.color = False
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # a terminal need not know every character
+    forgive()

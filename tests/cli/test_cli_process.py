@@ -171,14 +171,35 @@ async def test_a_terminal_that_does_not_know_a_character_gets_an_escape(world: W
 # What a command costs
 
 
-async def test_status_imports_nothing_slow(world: World) -> None:
+@pytest.mark.parametrize("words", [["status"], ["status", "--json"], ["--json", "status"]])
+async def test_the_short_way_to_status_ends_as_the_long_one(world: World, words: list[str]) -> None:
+    """The other way has `--store-root`, which the short one does not take."""
+    root = ["--store-root", str(world.store_root)]
+
+    async def both() -> None:
+        quick, slow = await world.run(*words), await world.run(*root, *words)
+        assert (quick.code, quick.out, quick.err) == (slow.code, slow.out, slow.err)
+
+    await both()
+    agent = await world.agent(token=None)
+    world.hub.problems = [{"code": "token_missing", "message": "No token.", "hint": "Log in.", "agent_id": "agent-1"}]
+    await both()
+    agent.connection = "reconnecting"
+    await both()
+    (world.state / "control.sock").unlink()
+    await both()
+
+
+@pytest.mark.parametrize(
+    ("run", "also"),
+    [
+        ("from pacerelle_cli.root import root\nroot(['status'], standalone_mode=False)", set()),
+        ("from pacerelle_cli.quick import status\nstatus(json=False)", {"click", "importlib.metadata"}),
+    ],
+)
+async def test_status_imports_nothing_slow(world: World, run: str, also: set[str]) -> None:
     await world.agent()
-    program = (
-        "import sys\n"
-        "from pacerelle_cli.root import root\n"
-        "root(['status'], standalone_mode=False)\n"
-        "print('imported', *sorted(m for m in sys.modules if '.' not in m), file=sys.stderr)"
-    )
+    program = f"import sys\n{run}\nprint('imported', *sorted(m for m in sys.modules if '.' not in m), file=sys.stderr)"
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-c", program, env=world.env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -196,5 +217,5 @@ async def test_status_imports_nothing_slow(world: World) -> None:
         "rich",
         "sqlcipher3",
     }
-    assert imported & slow == set()
+    assert imported & (slow | also) == set()
     assert imported & {"ssl", "http", "subprocess", "agent_gateway_sdk", "ctypes"} == set()

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pacerelle_cli.layout import cells, laid_out, shortened
 from pacerelle_cli.save import safe_name
 from pacerelle_cli.text import ago, duration, escape, escape_lines, size, when
 
@@ -99,3 +100,51 @@ def test_a_long_name_keeps_its_suffix() -> None:
     used = safe_name("ü" * 300 + ".tar")
     assert used.endswith("ü.tar")
     assert len(used.encode()) <= 200
+
+
+HEADERS = ["ID", "TEXT"]
+ROWS = [
+    ["0123456789-0123456789-0123", "a long text that can be made shorter"],
+    ["x", "日本語の長い文章です、とても長い"],
+]
+
+
+def test_a_table_is_whole_in_a_pipe() -> None:
+    assert list(laid_out(HEADERS, ROWS, None)) == [
+        "ID                          TEXT",
+        "0123456789-0123456789-0123  a long text that can be made shorter",
+        "x                           日本語の長い文章です、とても長い",
+    ]
+
+
+@pytest.mark.parametrize("width", [64, 60, 55, 48])
+def test_texts_are_shortened_until_a_table_fits_and_ids_never(width: int) -> None:
+    rows = [
+        ["0123456789-0123456789-0123", "a long text that can be made shorter"],
+        ["x", "日本語の 長い文章です、とても長い"],
+    ]
+    lines = list(laid_out(HEADERS, rows, width))
+    assert max(map(cells, lines)) <= width
+    assert lines[1].startswith("0123456789-0123456789-0123  a long text that")
+    assert all(line.endswith("…") or width == 64 for line in lines[1:2])
+
+
+def test_what_does_not_fit_becomes_blocks() -> None:
+    assert list(laid_out(HEADERS, ROWS, 40, bold=True)) == [
+        "\x1b[1mid:\x1b[0m 0123456789-0123456789-0123",
+        "\x1b[1mtext:\x1b[0m a long text that can be made shorter",
+        "",
+        "\x1b[1mid:\x1b[0m x",
+        "\x1b[1mtext:\x1b[0m 日本語の長い文章です、とても長い",
+    ]
+
+
+@given(st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"])), st.integers(1, 40))
+def test_a_shortened_text_is_never_wider_than_asked(text: str, width: int) -> None:
+    shown = shortened(text, width)
+    assert cells(shown) <= width
+    assert shown == text or (shown.endswith("…") and text.startswith(shown[:-1]))
+
+
+def test_an_empty_table_is_its_header() -> None:
+    assert list(laid_out(HEADERS, [], 80)) == ["ID  TEXT"]
