@@ -46,7 +46,7 @@ def stop_daemon(cli: Cli) -> int | None:
         return of_service
     owner = daemon.owner()
     try:
-        _, body = daemon.call("POST", "/v1/stop", body={})
+        _, body = daemon.call("POST", "/v1/stop", body={}, timeout=_STOP_WAIT)
     except NotRunning:
         if daemon.owner() is not None:
             raise

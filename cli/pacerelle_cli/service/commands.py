@@ -141,11 +141,7 @@ def status(ctx: click.Context) -> None:
     3 it is installed and does not run.
     """
     cli = ctx.ensure_object(Cli)
-    manager = _installed(cli)
-    known = record.load(cli.paths.state)
-    files = manager.files(_description(cli, known.environment if known else {}))
-    current = all(_text(path) == text for path, text in files.items())
-    found = manager.status()
+    manager, found, files, current = _seen(cli)
     if cli.json:
         show.as_json({"service": _as_dict(manager, found, files, current=current)})
     else:
@@ -183,11 +179,16 @@ for each in (install, uninstall, start, stop, restart, status, logs):
 
 def look(cli: Cli) -> dict[str, Any]:
     """What `service status --json` shows. Raises CliError: it is not installed, or cannot be asked."""
+    manager, found, files, current = _seen(cli)
+    return _as_dict(manager, found, files, current=current)
+
+
+def _seen(cli: Cli) -> tuple[Manager, Status, dict[Path, str], bool]:
+    """The installed service, how it is, its files, and whether these are those of this version."""
     manager = _installed(cli)
     known = record.load(cli.paths.state)
     files = manager.files(_description(cli, known.environment if known else {}))
-    current = all(_text(path) == text for path, text in files.items())
-    return _as_dict(manager, manager.status(), files, current=current)
+    return manager, manager.status(), files, all(_text(path) == text for path, text in files.items())
 
 
 def _description(cli: Cli, environment: dict[str, str]) -> Daemon:

@@ -89,7 +89,10 @@ class Systemd:
         done = subprocess.run(["loginctl", verb], env=self._env, capture_output=True, check=False)
         if done.returncode or (_LINGERING / _user()).exists() != on:
             words = done.stderr.decode(errors="replace").strip()
-            raise CliError(f"Lingering could not be changed: {words}", hint=f"Try: sudo loginctl {verb} {_user()}")
+            raise CliError(
+                f"Lingering could not be changed: {words}",
+                hint=f"Try again in a session of your own (not by su or sudo), or: sudo loginctl {verb} {_user()}",
+            )
 
     def log_command(self, log: Path, lines: int, follow: bool) -> list[str]:
         more = ["--follow"] if follow else ["--no-pager"]
