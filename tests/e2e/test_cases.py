@@ -110,7 +110,7 @@ async def test_everything_survives_a_restart_of_the_daemon(machine: Stack) -> No
     await machine.stop_daemon()
     while_down = await phone.send(agent.agent_id, "while down")
     got = await host.tool("wait_for_messages", timeoutMs=0)  # the shim starts the daemon again
-    assert [m["message_id"] for m in got["messages"]] == [before]
+    assert got["messages"][0]["message_id"] == before  # the other may be there already
     assert got["messages"][0]["delivery"] == "again"
     assert got["messages"][0]["claim"]["mine"] is True
     assert (await host.tool("get_checkpoints"))["checkpoints"][0]["next_action"] == "the rest"
