@@ -115,6 +115,8 @@ def test_health_leaves_out_what_has_a_line_of_its_own() -> None:
     found = daemon.health(status(health={"problems": problems, "warnings": warnings}))
     assert found == [Check("health", FAILED, "away", "wait", "…abcd"), Check("health", NOTE, "w")]
     assert daemon.health(status()) == [Check("health", OK, "no problem")]
+    new = {"code": "no_agent", "message": "none yet", "hint": "add one"}
+    assert daemon.health(status(health={"problems": [new]})) == [Check("health", NOTE, "none yet", "add one")]
 
 
 def test_http() -> None:

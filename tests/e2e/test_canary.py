@@ -31,6 +31,8 @@ def assert_absent(files: dict[Path, bytes], needles: dict[str, bytes]) -> None:
 
 
 async def test_no_text_id_token_or_key_can_be_found(machine: Stack) -> None:
+    machine.configure('log_level = "debug"\nlog_format = "json"\n')
+    machine.paths.config.chmod(0o600)
     phone = await machine.phone("ada")
     agent = await phone.create_agent("home")
     host: Host = await machine.host(agent)

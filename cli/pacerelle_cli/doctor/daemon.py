@@ -43,7 +43,8 @@ def daemon(status: dict[str, Any] | None, error: CliError | None) -> Check:
 def health(status: dict[str, Any]) -> list[Check]:
     """The problems and warnings that it has itself, as far as no other check is about them."""
     found = status["health"]
-    lines = [(FAILED, each) for each in found["problems"]] + [(NOTE, each) for each in found.get("warnings", ())]
+    lines = [(NOTE if each["code"] == "no_agent" else FAILED, each) for each in found["problems"]]
+    lines += [(NOTE, each) for each in found.get("warnings", ())]
     return [
         Check("health", state, each["message"], each["hint"], _short(each.get("agent_id")))
         for state, each in lines
