@@ -165,6 +165,17 @@ def test_lingering_is_undone_only_by_who_began_it(place: Place) -> None:
     assert place.lingering.exists()
 
 
+def test_lingering_that_stays_is_no_reason_to_stay_installed(place: Place) -> None:
+    place.run("service", "install", "--linger")
+    place.refuse("disable-linger")
+    result = place.run("service", "uninstall")
+    assert result.exit_code == 1
+    assert "The service is uninstalled." in result.output
+    assert f"sudo loginctl disable-linger {USER}" in result.output
+    assert list(place.units.iterdir()) == []
+    assert record.load(place.state) is None
+
+
 def test_lingering_that_is_refused_names_the_command(place: Place) -> None:
     place.refuse("enable-linger")
     result = place.run("service", "install", "--linger")

@@ -87,16 +87,20 @@ def uninstall(cli: Cli) -> None:
     _refuse_other_store(cli, files)
     record.remove(cli.paths.state)  # first: hosts that call meanwhile must not ask for the service
     try:
-        manager.deactivate()
+        if found:
+            manager.deactivate()
         for path in found:
             path.unlink()
         manager.forget()
-        if known and known.linger_set:
-            manager.set_linger(False)
     except BaseException:
         if known:
             record.save(cli.paths.state, known)
         raise
+    if known and known.linger_set:
+        try:
+            manager.set_linger(False)
+        except CliError as error:
+            raise CliError(f"The service is uninstalled. {error.message}", hint=error.hint) from error
     _done(cli, "The service is uninstalled.", uninstalled=True)
 
 
