@@ -55,8 +55,7 @@ def test_a_stuck_step_is_named(place: Place, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(stage, "_END_LIMIT", 0.5)
     result = CliRunner().invoke(demo, obj=Cli())
     monkeypatch.setattr("tempfile.tempdir", None)
-    assert result.exit_code == 1
-    assert "Stuck for 0.5 seconds: the phone makes an account and an agent." in result.stderr
+    assert str(result.exception) == "Stuck for 0.5 seconds: the phone makes an account and an agent."
 
 
 def test_lines_are_wrapped_and_what_others_wrote_cannot_drive_the_terminal(
