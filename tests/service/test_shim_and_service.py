@@ -27,7 +27,10 @@ def is_service(world: World, script: str) -> None:
 
 
 async def test_the_service_manager_is_asked_and_no_daemon_started(world: World) -> None:
-    is_service(world, "open('asked', 'w').close()\nwhile os.path.exists('asked') and not os.path.exists('open'): time.sleep(0.02)")
+    is_service(
+        world,
+        "open('asked', 'w').close()\nwhile os.path.exists('asked') and not os.path.exists('open'): time.sleep(0.02)",
+    )
     host = await world.host()
     await host.send(line_of("initialize", INITIALIZE, id=1))
     await until((world.root / "asked").exists, "the question")
