@@ -3,8 +3,8 @@
 An image is made once for each Debian release (mmdebstrap, as root) and kept in `$PACERELLED_VM_DIR`, by default
 `~/.cache/pacerelled-vm`. A run boots it with changes thrown away, and hands it folders as further disks; the first one
 has a script `start`, which says on the second serial port what the caller wants to know, and powers the machine off.
-The cloud kernel has drivers for NVMe and ext4 built in, so that it boots without an initrd; the disks are namespaces of
-one controller, which keeps their order.
+The cloud kernel has drivers for NVMe and ext4 built in, so that it boots without an initrd. The order in which it finds
+disks is not sure: the root is found by the id of its partition, the others by their labels.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import struct
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -28,14 +29,17 @@ PACKAGES = (
 )  # fmt: skip
 MASKED = ("apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_reap.service", "fstrim.timer")
 USER = "ada"
+DISK_ID = 0x70616365  # of a master boot record, with which the kernel finds its root
+LINUX_PARTITION = 0x83
 _SPARE = 1024  # MiB that an image has for what is written in it
 _CONSOLE_LINES = 40  # of a machine that failed, for the error
 _ROOT_UNIT = """\
 [Unit]
 Wants=systemd-user-sessions.service systemd-logind.service
 After=systemd-user-sessions.service systemd-logind.service dbus.service
+FailureAction=poweroff-force
 [Service]
-ExecStart=/bin/sh -c 'mkdir -p /payload && mount -o ro /dev/nvme0n2 /payload && exec /bin/sh /payload/start'
+ExecStart=/bin/sh -c 'mkdir -p /payload && mount -o ro LABEL=payload /payload && exec /bin/sh /payload/start'
 StandardOutput=tty
 StandardError=tty
 TTYPath=/dev/ttyS1
@@ -98,7 +102,7 @@ def _make(suite: str, made: Image) -> None:
         shutil.copy(found, made.kernel)
         shutil.rmtree(tree / "kernel")
         _furnish(tree)
-        pack(tree, made.root, spare=_SPARE)
+        pack(tree, made.root, "root", spare=_SPARE, bootable=True)
 
 
 def _apart(command: Sequence[str]) -> list[str]:
@@ -128,7 +132,7 @@ def _furnish(tree: Path) -> None:
     write("etc/hostname", "machine\n")
     write("etc/hosts", "127.0.0.1 localhost machine\n")
     write("etc/machine-id", f"{0xADA:032x}\n")
-    write("etc/fstab", "/dev/nvme0n1 / ext4 defaults 0 0\n")
+    write("etc/fstab", "LABEL=root / ext4 defaults 0 0\n")
     write("etc/systemd/system/payload.service", _ROOT_UNIT)
     units = tree / "etc/systemd/system"
     (units / "multi-user.target.wants").mkdir(exist_ok=True)
@@ -140,14 +144,22 @@ def _furnish(tree: Path) -> None:
     subprocess.run(["chroot", tree, "useradd", "--create-home", "--shell", "/bin/bash", USER], check=True)
 
 
-def pack(source: Path, target: Path, *, spare: int = 16) -> None:
-    """A file system with the content of a folder, and so many MiB free."""
+def pack(source: Path, target: Path, label: str, *, spare: int = 16, bootable: bool = False) -> None:
+    """A disk with the content of a folder, and so many MiB free. A bootable one has a partition, which has an id."""
     used = int(subprocess.run(["du", "-sm", source], capture_output=True, check=True).stdout.split()[0])
+    size, start = used * 5 // 4 + spare, int(bootable)  # MiB
     new = target.with_name(f".{target.name}.new")
     new.unlink(missing_ok=True)
-    size = f"{used * 5 // 4 + spare}M"
-    command = ["mke2fs", "-q", "-F", "-t", "ext4", "-E", "lazy_itable_init=1,nodiscard", "-d", source, new, size]
-    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+    with new.open("wb") as file:
+        file.truncate((start + size) << 20)
+        if bootable:
+            file.seek(440)
+            file.write(struct.pack("<I2x4xB3xII", DISK_ID, LINUX_PARTITION, start << 11, size << 11))
+            file.seek(510)
+            file.write(b"\x55\xaa")
+    options = f"lazy_itable_init=1,nodiscard,offset={start << 20}"
+    command = ["mke2fs", "-q", "-F", "-t", "ext4", "-L", label, "-E", options, "-d", source, new, f"{size}M"]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True)
     new.rename(target)
 
 
@@ -159,7 +171,7 @@ def run(image: Image, disks: Sequence[Path], *, within: float) -> str:
         command += ["-accel", "tcg", "-cpu", "max", "-smp", "2", "-m", "2048", "-kernel", str(image.kernel)]
         command += [
             "-append",
-            "root=/dev/nvme0n1 rw console=ttyS0 quiet panic=-1 systemd.mask=serial-getty@ttyS0.service",
+            f"root=PARTUUID={DISK_ID:08x}-01 rw console=ttyS0 quiet panic=-1 systemd.mask=serial-getty@ttyS0.service",
         ]
         command += ["-serial", f"file:{console}", "-serial", f"file:{said}", "-device", "nvme,id=disks,serial=disks"]
         for number, disk in enumerate([image.root, *disks], 1):

@@ -47,7 +47,7 @@ def python_disk(target: Path) -> None:
         shutil.copytree(base / "bin", Path(tree, "bin"), symlinks=True)
         unwanted = shutil.ignore_patterns("test", "idlelib", "config-*", "*.a", "site-packages")
         shutil.copytree(base / "lib", Path(tree, "lib"), symlinks=True, ignore=unwanted)
-        machine.pack(Path(tree), target)
+        machine.pack(Path(tree), target, "python")
 
 
 def dependencies_disk(target: Path) -> None:
@@ -56,7 +56,7 @@ def dependencies_disk(target: Path) -> None:
         (found,) = Path(sys.prefix, "lib").glob("python*/site-packages")
         ours = shutil.ignore_patterns("pacerelled-*", "_pacerelled.pth", "pacerelle_*", "mypy", "ruff")
         shutil.copytree(found, Path(tree, "all"), ignore=ours)
-        machine.pack(Path(tree, "all"), target)
+        machine.pack(Path(tree, "all"), target, "dependencies")
 
 
 @pytest.fixture(scope="module")
@@ -74,12 +74,12 @@ def disks() -> Iterator[list[Path]]:
             f'mkdir -p "{sys.base_prefix}" /opt/lib/python3.12/site-packages\n'
             f'folder="{sys.base_prefix}"; while [ "$folder" != / ]; do chmod a+rx "$folder";'
             ' folder=$(dirname "$folder"); done\n'
-            f'mount -o ro /dev/nvme0n3 "{sys.base_prefix}"\n'
-            "mount -o ro /dev/nvme0n4 /opt/lib/python3.12/site-packages\n"
+            f'mount -o ro LABEL=python "{sys.base_prefix}"\n'
+            "mount -o ro LABEL=dependencies /opt/lib/python3.12/site-packages\n"
             f'exec "{sys.base_prefix}/bin/python3.12" -I /payload/scenario.py\n'
         )
         made = [folder / f"{name}.ext4" for name in ("payload", "python", "dependencies")]
-        machine.pack(payload, made[0])
+        machine.pack(payload, made[0], "payload")
         python_disk(made[1])
         dependencies_disk(made[2])
         yield made
