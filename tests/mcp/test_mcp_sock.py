@@ -134,6 +134,24 @@ async def test_a_failure_that_passes_may_be_tried_again(daemon: Daemon, monkeypa
     await peer.close()
 
 
+async def test_a_mistake_of_ours_is_told_and_not_repeated(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(*_: Any, **__: Any) -> None:
+        raise IndexError("the-secret-text")
+
+    monkeypatch.setattr(daemon.hub, "add_agent", fail)
+    peer = await Raw.connect(daemon.path)
+    await peer.send(encode_hello(hello(agent_id="a9")))
+    answer = await peer.receive()
+    assert (answer["pacerelle"], answer["code"], answer["retry"]) == ("refused", "internal", False)
+    reference = answer["message"].split("reference ")[1].split(")")[0]
+    assert f"unexpected error {reference}: IndexError" in caplog.text
+    assert "the-secret-text" not in caplog.text + str(answer)
+    assert await peer.receive() is None
+    await peer.close()
+
+
 async def test_another_user_is_refused(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mcp_sock, "peer_uid", lambda _: os.geteuid() + 1)
     peer = await Raw.connect(daemon.path)

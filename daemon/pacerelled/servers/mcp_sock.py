@@ -98,7 +98,9 @@ class McpSocketServer:
         except OSError:
             pass  # the client is gone
         except Exception as error:
-            unexpected(error)
+            problem = unexpected(error)
+            if not connection.greeted:  # or the shim, which was told nothing, would come straight back
+                writer.write(refused_line(code=problem.code, message=problem.message, hint=problem.hint, retry=False))
         finally:
             writer.transport.abort()
             with suppress(OSError):

@@ -23,6 +23,7 @@ IntegrityError: type[Exception] = dbapi2.IntegrityError
 Connection = Any  # sqlcipher3 has no type information
 
 LOG_HEADER = 32  # bytes of a write-ahead log before its first frame
+STATEMENTS = 1024  # prepared ones that are kept, more than we have: a full cache prepares each newer one every time
 
 __all__ = ["Connection", "Database", "DatabaseError", "IntegrityError", "Migrations", "connect"]
 
@@ -39,7 +40,9 @@ def connect(path: Path, key: bytes, *, read_only: bool = False) -> Connection:
         # A log that a crash left with its header alone is empty, but SQLite never comes to an end of reading it so.
         has_frames = log.exists() and log.stat().st_size > LOG_HEADER
         uri += "?mode=ro&readonly_shm=1" if has_frames else "?immutable=1"
-    conn = dbapi2.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=5.0)
+    conn = dbapi2.connect(
+        uri, uri=True, isolation_level=None, check_same_thread=False, timeout=5.0, cached_statements=STATEMENTS
+    )
     conn.row_factory = dbapi2.Row
     conn.execute("PRAGMA cipher_log_level = NONE")  # it writes to stderr; errors reach us as exceptions
     conn.execute(f"PRAGMA key = \"x'{key.hex()}'\"")
