@@ -98,14 +98,14 @@ class Host:
         except (ConnectionError, RuntimeError) as error:
             raise HostGone from error
 
-    async def call(self, method: str, params: dict[str, Any], deadline: float = DEADLINE) -> dict[str, Any]:
+    async def call(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         self._next += 1
         number = self._next
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._answers[number] = future
         await self.write({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
         try:
-            return await asyncio.wait_for(future, deadline)
+            return await asyncio.wait_for(future, self.stack.deadline)
         finally:
             self._answers.pop(number, None)
 
@@ -200,6 +200,7 @@ class Stack:
     home: Path
     relay: RelayProcess
     agents_url: str | None = None  # where agents find the relay, if not at its own address
+    deadline: float = DEADLINE  # seconds, of a host's calls
     hosts: list[Host] = field(default_factory=list)
     phones: list[Device] = field(default_factory=list)
 

@@ -94,8 +94,8 @@ async def storm(stack: Stack, *, requests: int, kills: int, rng: random.Random) 
         # Not by what was answered to mark_processed: a host may be killed before it reads the answer.
         await until(lambda: failed(running) or len(seen.new | seen.again) >= requests, "all requests to be seen", 180)
         assert not failed(running)
-        await _nothing_left(workers)
-        await _all_replies(asked)
+        await nothing_left(workers)
+        await all_replies(asked)
     finally:
         for task in running:
             task.cancel()
@@ -156,7 +156,7 @@ async def _kill_something(stack: Stack, workers: list[Worker], rng: random.Rando
         await stack.relay.start()
 
 
-async def _all_replies(asked: dict[str, tuple[Device, str]]) -> None:
+async def all_replies(asked: dict[str, tuple[Device, str]]) -> None:
     """Every request has its reply, decrypted, on the device that asked."""
     wanted = dict(asked)
     counted: Counter[str] = Counter()
@@ -177,7 +177,7 @@ async def _all_replies(asked: dict[str, tuple[Device, str]]) -> None:
     assert max(counted.values()) == 1
 
 
-async def _nothing_left(workers: list[Worker]) -> None:
+async def nothing_left(workers: list[Worker]) -> None:
     for worker in workers:
 
         async def empty(worker: Worker = worker) -> bool:
