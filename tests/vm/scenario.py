@@ -271,6 +271,34 @@ def rights() -> Any:
     return journal()[-300:]
 
 
+def woken() -> Any:
+    """What the daemon starts for its user has none of the service's bounds, and systemd ends all of it."""
+
+    def test(*command: str, wait: str = "60") -> Any:
+        pacerelle("wake", "set", "--max", "10", "--", *command)
+        return json.loads(pacerelle("wake", "test", "--json", "--wait", wait, check=False))["run"]
+
+    def units() -> str:
+        return systemctl("list-units", "--all", "--plain", "--no-legend", "pacerelle-run_*")
+
+    code = "print(open('/proc/self/status').read(), open('/proc/self/cgroup').read(), sorted(__import__('os').environ))"
+    run = test(sys.executable, "-I", "-c", code)
+    assert (run["state"], run["exit_code"]) == ("exited", 0), run
+    assert "Seccomp:\t0" in run["output"]
+    assert "NoNewPrivs:\t0" in run["output"]
+    assert f"/pacerelle-{run['id']}.service" in run["output"]
+    assert "MANAGERPID" not in run["output"]
+    until(lambda: units() == "", "the end of its unit")
+    hidden = (
+        "env -i setsid tail -f /dev/null & tail -f /dev/null"  # the first one's session and environment are not ours
+    )
+    run = test("/bin/sh", "-c", hidden)
+    assert run["state"] == "timeout", run
+    until(lambda: units() == "" and ada("pgrep", "-x", "tail", check=False) == "", "the end of all of it")
+    pacerelle("wake", "remove")
+    return run["duration_s"]
+
+
 def stop(hosts: list[Host]) -> Any:
     started = time.monotonic()
     systemctl("stop", *UNITS)
@@ -385,7 +413,7 @@ def before_the_reboot() -> None:
     hosts: list[Host] = []
     with Login():
         report("prepare", prepare)
-        for step in (install, rights, stop, first_call, kill, crash_loop, watchdog, logs, upgrade):
+        for step in (install, rights, woken, stop, first_call, kill, crash_loop, watchdog, logs, upgrade):
             report(step.__name__, (lambda s=step: s(hosts) if s.__code__.co_argcount else s()))  # type: ignore[misc]
     own = 0
 

@@ -18,7 +18,7 @@ from . import machine
 REPOSITORY = Path(__file__).parents[2]
 SOURCES = ("protocol", "daemon", "shim", "cli", "relay", "phone", "systemd", "launchd")
 STEPS = (
-    "prepare", "install", "rights", "stop", "first_call", "kill", "crash_loop", "watchdog", "logs", "upgrade",
+    "prepare", "install", "rights", "woken", "stop", "first_call", "kill", "crash_loop", "watchdog", "logs", "upgrade",
     "logged_out", "logged_in_again", "install_lingering", "lingering", "rebooted", "uninstall", "credentials",
 )  # fmt: skip
 WITHIN = 1800.0  # seconds for all of them

@@ -20,6 +20,9 @@ import psutil
 
 from pacerelled.agent.work import in_thread
 
+from . import outside
+from .outside import Unit
+
 MARK = "PACERELLE_WAKE_ID"
 MAX_OUTPUT = 256 * 1024  # bytes that are kept; what follows is read and dropped
 PATIENCE = 5.0  # seconds between asking a command to end and ending it
@@ -53,9 +56,16 @@ def environment(env: Mapping[str, str], path: str | None, ids: Mapping[str, str]
 
 
 async def run(
-    argv: Sequence[str], *, env: Mapping[str, str], cwd: str, output: Path, limit: float, stop: asyncio.Event
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: str,
+    output: Path,
+    limit: float,
+    stop: asyncio.Event,
+    unit: Unit | None = None,
 ) -> Ended:
-    """Runs `argv` for at most `limit` seconds, or until `stop`. `env` has `MARK`.
+    """Runs `argv` for at most `limit` seconds, or until `stop`; in `unit`, if there is one. `env` has `MARK`.
 
     Its output, standard error too, goes to a new file, 0600.
     """
@@ -63,13 +73,14 @@ async def run(
     fd = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     # A pipe of our own: with one of asyncio's, what the command has forked would keep its end from being noticed.
     ours, its = os.pipe()
+    given = outside.start(argv, env, cwd) if unit else os.open(os.devnull, os.O_RDONLY)
     with os.fdopen(fd, "wb") as file, os.fdopen(ours, "rb", 0) as pipe:
         try:
             process = await asyncio.create_subprocess_exec(
-                *argv,
-                env=dict(env),
-                cwd=cwd,
-                stdin=asyncio.subprocess.DEVNULL,
+                *(unit.words(limit + PATIENCE) if unit else argv),
+                env=dict(unit.env if unit else env),
+                cwd="/" if unit else cwd,
+                stdin=given,
                 stdout=its,
                 stderr=its,
                 start_new_session=True,
@@ -79,6 +90,7 @@ async def run(
             return Ended("could_not_start", error=reason, duration_s=time.monotonic() - started)
         finally:
             os.close(its)
+            os.close(given)
         reading = asyncio.create_task(_keep(pipe, file))
         ended = asyncio.create_task(process.wait())
         stopping = asyncio.create_task(stop.wait())
@@ -86,7 +98,7 @@ async def run(
             await asyncio.wait([ended, stopping], timeout=limit, return_when=asyncio.FIRST_COMPLETED)
             how = "exited" if ended.done() else "stopped" if stop.is_set() else "timeout"
             if not ended.done():
-                await _end(process, ended, stop)
+                await _end(process, ended, stop, unit)
         finally:
             stopping.cancel()
             if process.returncode is None:
@@ -132,9 +144,14 @@ def _belongs(process: psutil.Process, mark: str, session: int | None) -> bool:
         return False
 
 
-async def _end(process: asyncio.subprocess.Process, ended: asyncio.Task[int], stop: asyncio.Event) -> None:
+async def _end(
+    process: asyncio.subprocess.Process, ended: asyncio.Task[int], stop: asyncio.Event, unit: Unit | None
+) -> None:
     """Asks it to end; when the daemon stops there is less time for that."""
-    _signal_group(process.pid, signal.SIGTERM)
+    if unit is not None:
+        await unit.stop()
+    else:
+        _signal_group(process.pid, signal.SIGTERM)
     stopping = asyncio.create_task(stop.wait()) if not stop.is_set() else None
     await asyncio.wait(
         [ended, *([stopping] if stopping else [])],

@@ -23,7 +23,7 @@ from pacerelled.store import events, wakes
 from pacerelled.store.database import Store, Tx
 from pacerelled.store.wakes import RunRow, WakeRow
 
-from . import command
+from . import command, outside
 
 log = logging.getLogger(__name__)
 
@@ -274,6 +274,7 @@ class Wake:
                 output=self._file(run_id),
                 limit=row.max_s,
                 stop=watch.stop,
+                unit=outside.unit(self._env, f"pacerelle-{run_id}"),
             )
             log.info("A wake command ended: %s", ended.how)
             if reason == "request":
