@@ -289,9 +289,7 @@ def woken() -> Any:
     assert f"/pacerelle-{run['id']}.service" in run["output"]
     assert "MANAGERPID" not in run["output"]
     until(lambda: units() == "", "the end of its unit")
-    hidden = (
-        "env -i setsid tail -f /dev/null & tail -f /dev/null"  # the first one's session and environment are not ours
-    )
+    hidden = "env -i setsid tail -f /dev/null & tail -f /dev/null"  # the first looks like nobody's
     run = test("/bin/sh", "-c", hidden)
     assert run["state"] == "timeout", run
     until(lambda: units() == "" and ada("pgrep", "-x", "tail", check=False) == "", "the end of all of it")
