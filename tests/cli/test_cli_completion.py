@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import shutil
 import subprocess
 import sys
@@ -71,25 +73,84 @@ async def test_the_script_is_for_this_shell(home: Home, shell: str) -> None:
     assert (await home.run("completion", "tcsh")).code == 2
 
 
-async def test_bash_takes_it(home: Home) -> None:
-    bash = shutil.which("bash")
-    if bash is None:
-        pytest.skip("there is no bash here")
-    (home.path / "script").write_text((await home.run("completion", "bash")).out)
+@pytest.fixture
+def installed(home: Home) -> dict[str, str]:
+    """`pacerelle` is on the path of this environment."""
     (home.path / "bin").mkdir()
     program = home.path / "bin" / "pacerelle"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m pacerelle_cli "$@"\n')
     program.chmod(0o755)
+    return home.env(PATH=f"{program.parent}:{home.env()['PATH']}")
+
+
+def shell_here(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"there is no {name} here")
+    return found
+
+
+async def said_by(*command: str, cwd: Path, env: dict[str, str]) -> list[str]:
+    """The lines that it prints; it must have nothing to complain of."""
+    child = await asyncio.create_subprocess_exec(
+        *command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    out, err = await asyncio.wait_for(child.communicate(), 30)
+    assert err == b""
+    return out.decode().splitlines()
+
+
+async def test_bash_takes_it(home: Home, installed: dict[str, str]) -> None:
+    bash = shell_here("bash")
+    (home.path / "script").write_text((await home.run("completion", "bash")).out)
     lines = (
         "source ./script; complete -p pacerelle; COMP_WORDS=(pacerelle log lev); COMP_CWORD=2; COMPREPLY=()\n"
         "_pacerelle_completion pacerelle; printf '%s\\n' \"${COMPREPLY[@]}\""
     )
+    assert (await said_by(bash, "--norc", "-c", lines, cwd=home.path, env=installed))[-1] == "level"
+
+
+async def test_fish_takes_it(home: Home, installed: dict[str, str]) -> None:
+    fish = shell_here("fish")
+    (home.path / "script").write_text((await home.run("completion", "fish")).out)
+    lines = "source ./script; complete -C 'pacerelle log lev'; complete -C 'pacerelle host install cl'"
+    found = await said_by(fish, "--no-config", "-c", lines, cwd=home.path, env=installed)
+    assert [line.partition("\t")[0] for line in found] == ["level", "claude-code", "claude-desktop"]
+
+
+async def test_zsh_takes_it(home: Home, installed: dict[str, str]) -> None:
+    """It completes at a terminal only."""
+    zsh = shell_here("zsh")
+    (home.path / "functions").mkdir()
+    (home.path / "functions" / "_pacerelle").write_text((await home.run("completion", "zsh")).out)
+    ours, its = os.openpty()
     child = await asyncio.create_subprocess_exec(
-        *(bash, "--norc", "-c", lines),
+        *(zsh, "-f", "-i"),
         cwd=home.path,
-        env=home.env(PATH=f"{Path(program).parent}:{home.env()['PATH']}"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        env=installed | {"TERM": "dumb"},
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        start_new_session=True,
     )
-    out, err = await asyncio.wait_for(child.communicate(), 30)
-    assert (out.decode().splitlines()[-1], err) == ("level", b"")
+    os.close(its)
+    os.set_blocking(ours, False)
+    said = b""
+
+    async def says(what: bytes) -> None:
+        nonlocal said
+        async with asyncio.timeout(30):
+            while what not in said:
+                with contextlib.suppress(BlockingIOError):
+                    said += os.read(ours, 65536)
+                await asyncio.sleep(0.02)
+
+    try:
+        os.write(ours, b"fpath=($PWD/functions $fpath); autoload -U compinit; compinit -u -D; PS1=READ''Y\n")
+        await says(b"READY")
+        os.write(ours, b"pacerelle log lev\t")
+        await says(b"pacerelle log level")
+    finally:
+        child.kill()
+        await child.wait()
+        os.close(ours)

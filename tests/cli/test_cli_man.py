@@ -61,11 +61,17 @@ def test_what_would_be_a_request_or_an_escape_is_text() -> None:
     assert "\\&\\(aqx" in lines
 
 
-def test_a_formatter_has_nothing_to_say_about_them() -> None:
-    program = next((found for name in ("groff", "mandoc") if (found := shutil.which(name))), None)
-    if program is None:
-        pytest.skip("there is neither groff nor mandoc here")
-    flags = ["-man", "-ww", "-z", "-Tutf8", "-Kutf8"] if program.endswith("groff") else ["-man", "-Tlint", "-Wwarning"]
+@pytest.mark.parametrize(
+    ("program", "flags"),
+    [("groff", ["-man", "-ww", "-z", "-Tutf8", "-Kutf8"]), ("mandoc", ["-man", "-Tlint", "-Wwarning"])],
+    ids=["groff", "mandoc"],
+)
+def test_a_formatter_has_nothing_to_say_about_them(program: str, flags: list[str]) -> None:
+    if shutil.which(program) is None:
+        pytest.skip(f"there is no {program} here")
     together = "".join(render(page, "1") for page in PAGES.values())
     done = subprocess.run([program, *flags], input=together.encode(), capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
+    # mandoc misses a date, with which the pages would not be the same every time they are written.
+    remarks = [line for line in (done.stdout + done.stderr).splitlines() if b"missing date" not in line]
+    assert remarks == []
+    assert done.returncode in ((0, 2) if program == "mandoc" else (0,))
