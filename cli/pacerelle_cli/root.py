@@ -110,6 +110,7 @@ class LazyGroup(click.Group):
 )
 @click.option("--socket", metavar="PATH", help="The daemon's mcp.sock, if it is not in the store's folder.")
 @click.option("--json", is_flag=True, help="Print JSON with a version field instead of text.")
+@click.version_option(package_name="pacerelled", prog_name="pacerelle", message="%(prog)s %(version)s")
 @click.pass_context
 def root(ctx: click.Context, store_root: str | None, socket: str | None, json: bool) -> None:
     """Talk to pacerelled: hand work to your AI assistant, see what waits, answer."""

@@ -357,6 +357,7 @@ async def test_paths_need_no_daemon(home: Home) -> None:
 
 async def test_version(home: Home) -> None:
     assert (await home.run("version")).out == "pacerelle 0.1.0\n"
+    assert (await home.run("--version")).out == "pacerelle 0.1.0\n"
     assert json.loads((await home.run("--json", "version")).out) == {"version": 1, "pacerelle": "0.1.0"}
 
 
