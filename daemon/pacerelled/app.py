@@ -121,6 +121,7 @@ async def _serve(paths: LocalPaths, settings: Settings, env: Mapping[str, str], 
             control = ControlServer(hub, sockets["control"], paths=places, stop=stop, calls=calls)
             http = _http_server(hub, settings)
             hub.paseo = paseo = _paseo_bridge(hub, store, settings, env)
+            hub.warned_by += [webhooks.warnings, *([paseo.warnings] if paseo else [])]
             upkeep = Upkeep(store, _policy(settings))
             try:
                 await hub.start()
@@ -138,7 +139,7 @@ async def _serve(paths: LocalPaths, settings: Settings, env: Mapping[str, str], 
                 gc.enable()
                 notify("READY=1\nSTATUS=Serving", env)
                 upgrade = _upgrade(hub, control, env, stop)
-                hub.restart_due = upgrade.warning
+                hub.warned_by.append(upgrade.warnings)
                 for work, name in ((feed(store, env), "watchdog"), (upgrade.watch(), "upgrade")):
                     cleanup.callback(asyncio.create_task(work, name=name).cancel)
                 log.info("pacerelled %s serves (pid %d, %d agents)", __version__, os.getpid(), len(hub.agents()))

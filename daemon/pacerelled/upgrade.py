@@ -10,6 +10,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from . import __version__
 from .activation import by_launchd, by_supervisor, by_systemd
@@ -92,17 +93,19 @@ class Upgrade:
                 return
             seen = self.due
 
-    def warning(self) -> dict[str, str] | None:
+    async def warnings(self) -> list[dict[str, Any]]:
         """For GET /v1/status."""
         if self.due is None:
-            return None
-        return {
-            "code": "restart_due",
-            "message": f"pacerelled {self.due} is installed, and {__version__} still runs",
-            "hint": "It restarts by itself as soon as no host needs it."
-            if self._restart is not None
-            else "Run `pacerelle stop`: the next call of a host starts the new one.",
-        }
+            return []
+        return [
+            {
+                "code": "restart_due",
+                "message": f"pacerelled {self.due} is installed, and {__version__} still runs",
+                "hint": "It restarts by itself as soon as no host needs it."
+                if self._restart is not None
+                else "Run `pacerelle stop`: the next call of a host starts the new one.",
+            }
+        ]
 
     async def _tried(self) -> bool:
         try:

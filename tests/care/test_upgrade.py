@@ -63,7 +63,7 @@ class Scene:
 async def test_the_same_version_is_none() -> None:
     async with Scene(__version__) as scene:
         await until(lambda: scene.looks > 5)
-        assert (scene.upgrade.due, scene.upgrade.warning(), scene.ended.is_set()) == (None, None, False)
+        assert (scene.upgrade.due, await scene.upgrade.warnings(), scene.ended.is_set()) == (None, [], False)
 
 
 async def test_what_was_installed_from_the_start_on_is_no_other_version() -> None:
@@ -83,8 +83,7 @@ async def test_it_waits_until_nobody_needs_the_daemon() -> None:
         scene.quiet = False
         await until(lambda: scene.trials)
         await asyncio.sleep(0.1)
-        warning = scene.upgrade.warning()
-        assert warning is not None
+        (warning,) = await scene.upgrade.warnings()
         assert "9.2 is installed" in warning["message"]
         assert "by itself" in warning["hint"]
         assert not scene.ended.is_set()
@@ -103,8 +102,7 @@ async def test_what_cannot_be_started_is_not_taken() -> None:
 async def test_where_nobody_starts_it_again_a_restart_is_only_due() -> None:
     async with Scene(__version__, "9.2", kept=False) as scene:
         await until(lambda: scene.looks > 5)
-        warning = scene.upgrade.warning()
-        assert warning is not None
+        (warning,) = await scene.upgrade.warnings()
         assert "pacerelle stop" in warning["hint"]
         assert not scene.trials
 

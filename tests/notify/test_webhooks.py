@@ -183,6 +183,9 @@ async def test_five_failures_in_a_row_pause_it_and_what_it_misses_is_counted(
     assert len(hook.got) == 5
     (told,) = (await log.last(10, Wanted(types=("webhook.paused",))))["events"]
     assert told["data"]["webhook_id"] == shown["id"]
+    (warning,) = await hooks.warnings()
+    assert f"Webhook {shown['id']} has paused: " in warning["message"]
+    assert f"pacerelle webhook resume {shown['id']}" in warning["hint"]
     await happen(store, *["x", "y", "x", "x"])
 
     async def skipped() -> bool:
@@ -195,6 +198,7 @@ async def test_five_failures_in_a_row_pause_it_and_what_it_misses_is_counted(
     await ended(hooks, shown["id"], 6)
     assert len(hook.got) == 6
     assert (await state())["failures"] == 0
+    assert await hooks.warnings() == []
 
 
 async def test_a_success_ends_the_row(store: Store, hooks: Webhooks, hook: Receiver) -> None:
@@ -208,6 +212,7 @@ async def test_a_success_ends_the_row(store: Store, hooks: Webhooks, hook: Recei
 async def test_pausing_by_hand_skips_and_resuming_goes_on(store: Store, hooks: Webhooks, hook: Receiver) -> None:
     shown, _ = await hooks.add(hook.url, ALL)
     assert (await hooks.pause(shown["id"]))["reason"] == "paused by hand"
+    assert await hooks.warnings() == [], "it is meant"
     await happen(store, "a", "b")
     assert (await hooks.resume(shown["id"]))["skipped"] == 2
     await happen(store, "c")

@@ -105,6 +105,7 @@ async def test_a_host_starts_an_agent_and_the_terminal_shows_it(
     code, out, _ = await cli(daemon, "status", "--json")
     assert code == 1
     assert json.loads(out)["paseo"]["connection"] != "connected"
+    assert "paseo" in [warning["code"] for warning in (await daemon.status())["health"]["warnings"]]
     code, _, err = await cli(daemon, "test")
     assert code == 1
     assert "paseo daemon start" in err

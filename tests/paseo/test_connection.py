@@ -110,12 +110,16 @@ async def test_a_missing_daemon_is_a_status_and_it_is_found_when_it_comes(paseo:
     await until(lambda: scene.bridge.status()["problem"], "the status")
     assert scene.bridge.status()["connection"] in ("disconnected", "connecting")
     assert paseo.url in scene.bridge.status()["problem"]
+    (warning,) = await scene.bridge.warnings()
+    assert paseo.url in warning["message"]
+    assert "paseo daemon start" in warning["hint"]
     with pytest.raises(PaseoUnavailable) as caught:
         await scene.bridge.looks._client.connection.look("fetch_agents_request", timeout=0.05)
     assert "paseo daemon start" in caught.value.hint
     await paseo.start()
     await scene.connected()
     assert scene.bridge.status()["problem"] is None
+    assert await scene.bridge.warnings() == []
     await scene.stop()
 
 

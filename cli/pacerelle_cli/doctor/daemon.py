@@ -13,7 +13,7 @@ from pacerelle_cli.text import duration
 from .check import FAILED, NOTE, OK, SKIPPED, Check, failed
 
 _PATIENCE: Final = 90.0  # seconds for a checkup, which reads the whole store and asks each relay
-_ON_THEIR_OWN: Final = ("token_missing", "token_refused", "http", "restart_due")
+_ON_THEIR_OWN: Final = ("token_missing", "token_refused", "http", "restart_due", "webhook_paused")
 """Problems that have a line of their own."""
 
 

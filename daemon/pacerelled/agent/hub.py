@@ -7,7 +7,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict
 from pathlib import Path
@@ -82,7 +82,8 @@ class Hub:
         self.access = AccessTokens(store, check_agent=self.agent)
         self.http: HttpState | None = None
         self.paseo: Bridge | None = None
-        self.restart_due: Callable[[], dict[str, str] | None] = lambda: None
+        self.warned_by: list[Callable[[], Awaitable[list[dict[str, Any]]]]] = []
+        """Who else has something for the warnings in the status: what is not well and stops nothing."""
 
     async def start(self) -> None:
         """Starts every agent the store knows. Raises StoreError."""
@@ -295,15 +296,13 @@ class Hub:
                 "state_dir": str(self._state),
             },
             "http": {"on": self.http is not None, **asdict(self.http or HttpState())},
-            "health": {"ok": not problems, "problems": problems, "warnings": self._warnings()},
+            "health": {"ok": not problems, "problems": problems, "warnings": await self._warnings()},
             "agents": agents,
             "hosts": await self.hosts(),
         }
 
-    def _warnings(self) -> list[dict[str, Any]]:
-        """What stops nothing."""
-        restart = self.restart_due()
-        return [*self.keys.warnings(), *([restart] if restart else [])]
+    async def _warnings(self) -> list[dict[str, Any]]:
+        return self.keys.warnings() + [warning for ask in self.warned_by for warning in await ask()]
 
     async def hosts(self) -> list[dict[str, Any]]:
         """The connected hosts with their claims counted, and those that are away and hold some."""

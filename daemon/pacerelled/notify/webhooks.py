@@ -101,6 +101,18 @@ class Webhooks:
             "duration_s": round(time.monotonic() - started, 3),
         }
 
+    async def warnings(self) -> list[dict[str, Any]]:
+        """For GET /v1/status: endpoints that have paused without being asked to. Raises StoreError."""
+        return [
+            {
+                "code": "webhook_paused",
+                "message": f"Webhook {row.id} has paused: {row.reason}",
+                "hint": f"When it is mended: pacerelle webhook resume {row.id}",
+            }
+            for row in await self._store.run(webhooks.select)
+            if row.paused and row.reason != BY_HAND
+        ]
+
     async def pause(self, webhook_id: str) -> dict[str, Any]:
         """It is sent nothing, and what it would have been sent is counted. What is under way waits."""
         return await self._change(webhook_id, lambda tx: webhooks.set_paused(tx, webhook_id, BY_HAND))

@@ -90,6 +90,11 @@ class Bridge:
             "origin_label": settings.origin_label,
         }
 
+    async def warnings(self) -> list[dict[str, Any]]:
+        """For GET /v1/status: why there is no connection."""
+        problem, hint = self._connection.problem, self._connection.hint
+        return [{"code": "paseo", "message": f"Paseo: {problem}", "hint": hint}] if problem else []
+
     async def test(self) -> dict[str, Any]:
         """Connects once more, as the bridge does, and looks. Raises PaseoError."""
         connection = PaseoConnection(lambda: find_target(self.settings, self._env), answer_timeout=TEST_TIMEOUT)
