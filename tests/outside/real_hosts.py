@@ -71,10 +71,10 @@ class RealHost:
 
     async def install(self, agent_id: str) -> None:
         """As a user does it, for the stack's daemon."""
-        await self._pacerelle("host", "install", self.name, "--agent", agent_id)
+        await self.pacerelle("host", "install", self.name, "--agent", agent_id)
 
     async def check(self) -> None:
-        await self._pacerelle("host", "test", self.name)
+        await self.pacerelle("host", "test", self.name)
 
     async def start(self, arguments: list[str]) -> None:
         work = self.home / "work"
@@ -104,10 +104,12 @@ class RealHost:
         if self.log is not None:
             self.log.close()
 
-    async def _pacerelle(self, *args: str) -> None:
+    async def pacerelle(self, *args: str) -> str:
+        """A command in its home; what it printed. It must succeed."""
         child = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "pacerelle_cli", "--store-root", str(self.stack.root), *args,
             env=self.env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
         )  # fmt: skip
         out, _ = await asyncio.wait_for(child.communicate(), DEADLINE)
         assert child.returncode == 0, out.decode()
+        return out.decode()

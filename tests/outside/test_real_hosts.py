@@ -104,12 +104,12 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
                 await host.kill()
 
 
-async def add_agent(running: Stack, agent: PairedAgent) -> None:
+async def add_agent(running: Stack, agent: PairedAgent, env: dict[str, str] | None = None) -> None:
     """As a user does it: the token goes to the daemon, and into no host's file."""
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "pacerelle_cli", "--store-root", str(running.root),
         "agent", "add", agent.agent_id, "--token-stdin", "--base-url", running.relay_url,
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        env=env, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     out, _ = await asyncio.wait_for(child.communicate(agent.agent_token.encode()), DEADLINE)
     assert child.returncode == 0, out.decode()
