@@ -17,8 +17,10 @@ from mcp_hub import HubDouble
 
 from mcp import Client, MCPError
 from pacerelled.errors import NotPossible, StoreUnavailable
+from pacerelled.mcp import channel, texts, tools
 from pacerelled.mcp import server as mcp_server
-from pacerelled.mcp import texts, tools
+from pacerelled.mcp.paseo import texts as coding
+from pacerelled.mcp.schemas import TOOLS
 
 both_eras = pytest.mark.parametrize("era", ERAS)
 
@@ -113,6 +115,12 @@ async def test_instructions_reach_hosts_of_both_eras(daemon: Daemon) -> None:
     for name in NAMES:
         if name != "get_history":
             assert name in texts.INSTRUCTIONS
+
+
+def test_no_host_cuts_anything_off() -> None:
+    assert len(texts.INSTRUCTIONS + coding.INSTRUCTIONS + channel.INSTRUCTIONS) <= texts.LIMIT
+    for spec in TOOLS.values():
+        assert len(str(spec.tool.description)) <= texts.LIMIT
 
 
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2099-01-01"])

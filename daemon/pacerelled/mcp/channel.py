@@ -34,8 +34,8 @@ PROMPT = f"{PUSH}/permission_request"
 VERDICT = f"{PUSH}/permission"
 INSTRUCTIONS = """
 
-A <channel source="pacerelle"> message announces a request that waits. Call wait_for_messages to take it before \
-you act on it: another session may have taken it. What the message shows of it may be cut short."""
+A <channel source="pacerelle"> message announces a request, perhaps cut short: take it with wait_for_messages \
+before you act on it."""
 
 VALID = timedelta(minutes=10)  # that a prompt can be answered on the phone
 MAX_TEXT = 2_000  # characters of a request that a push shows
