@@ -17,11 +17,12 @@ SERVER = "pacerelle"
 
 @dataclass(frozen=True)
 class Call:
-    """The model calls a tool. `after` is waited for before it says so."""
+    """The model calls a tool of ours, or with `own` one of the host's. `after` is waited for before it says so."""
 
     tool: str
     arguments: dict[str, Any] = field(default_factory=dict)
     after: asyncio.Event | None = None
+    own: bool = False
 
 
 Script = Generator[Call, dict[str, Any], str]
@@ -70,6 +71,7 @@ class ScriptedModel:
     def __init__(self) -> None:
         self.url = ""
         self.conversations: dict[str, Conversation] = {}
+        self.told: list[str] = []  # Claude Code's whole conversation, each time that it asked
         self._ids = itertools.count(1)
 
     async def messages(self, request: web.Request) -> web.StreamResponse:
@@ -82,12 +84,13 @@ class ScriptedModel:
             if block.get("type") == "tool_result"
         ]
         if any(str(tool.get("name")).startswith(f"mcp__{SERVER}__") for tool in body.get("tools", [])):
+            self.told.append(json.dumps(body["messages"]))
             step = await self.conversations["claude-code"].next([block.get("content") for block in blocks])
         else:
             step = "Yes."  # a title for the session, or something like it
         block: dict[str, Any]
         if isinstance(step, Call):
-            name = f"mcp__{SERVER}__{step.tool}"
+            name = step.tool if step.own else f"mcp__{SERVER}__{step.tool}"
             block = {"type": "tool_use", "id": f"toolu_{next(self._ids)}", "name": name, "input": {}}
             delta = {"type": "input_json_delta", "partial_json": json.dumps(step.arguments)}
         else:
