@@ -232,6 +232,19 @@ def test_another_store_or_socket_is_written_too(home: HostHome) -> None:
     assert found["args"] == [*FAST, "--socket", str(home.path / "run" / "mcp.sock")]
 
 
+def test_a_channel_is_claude_codes_and_stays(home: HostHome) -> None:
+    host = HOSTS["claude-code"]
+    assert home.host("install", "codex", "--channel").code == 2
+    shown = home.host("install", "claude-code", "--channel")
+    assert "claude --dangerously-load-development-channels server:pacerelle" in shown.out
+    assert entry_of(host, home.file(host))["args"] == [*FAST, "--channel"]
+    assert "was not changed" in home.host("install", "claude-code", "--channel").out
+    home.host("install", "claude-code", "--agent", "a-1")
+    assert entry_of(host, home.file(host))["args"] == [*FAST, "--channel"]
+    assert home.states()["claude-code"] == "current"
+    assert "--channel" in home.host("install", "claude-code", "--channel", "--print").out
+
+
 def test_another_file_of_the_host(home: HostHome) -> None:
     home.host("install", "vscode", "--file", "project/.vscode/mcp.json")
     check(HOSTS["vscode"], entry_of(HOSTS["vscode"], home.path / "project" / ".vscode" / "mcp.json"))
@@ -294,7 +307,7 @@ def test_list_tells_what_is_wrong_with_a_file(home: HostHome) -> None:
 
 
 def test_uninstall_goes_alone(home: HostHome) -> None:
-    for more in ("--print", "--agent=a"):
+    for more in ("--print", "--agent=a", "--channel"):
         assert home.host("install", "zed", "--uninstall", more).code == 2
     assert home.host("install", "nonesuch").code == 2
 

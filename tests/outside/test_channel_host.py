@@ -89,10 +89,9 @@ async def test_a_request_wakes_the_session_and_the_phone_permits(tmp_path: Path)
         for name in ("DISABLE_TELEMETRY", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"):
             del host.env[name]
         await add_agent(running, agent, env=host.env)
-        await host.install(agent.agent_id)
+        await host.pacerelle("host", "install", "claude-code", "--channel", "--agent", agent.agent_id)
         settings = running.home / ".claude.json"
         told = json.loads(settings.read_text())
-        told["mcpServers"]["pacerelle"]["args"].append("--channel")
         told |= {
             "hasCompletedOnboarding": True,
             "customApiKeyResponses": {"approved": ["none"], "rejected": []},

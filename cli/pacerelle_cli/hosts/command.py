@@ -19,6 +19,8 @@ from .entry import Wanted
 from .errors import BadHostFile, HostFailed
 from .settings import Settings
 
+CHANNEL_COMMAND = "claude --dangerously-load-development-channels server:pacerelle"
+
 _name = click.argument("name", metavar="HOST", type=click.Choice(list(HOSTS)))
 _file = click.option(
     "--file",
@@ -41,21 +43,26 @@ def host() -> None:
 @_name
 @click.option("--agent", "agent_id", metavar="AGENT_ID", help="Which agent; not needed when there is only one.")
 @_file
+@click.option("--channel", is_flag=True, help="Claude Code only: push requests into its session (docs/events.md).")
 @click.option("--print", "only_print", is_flag=True, help="Show the entry and the file, and write nothing.")
 @click.option("--uninstall", is_flag=True, help="Take the entry out again.")
 @json_option
 @pass_cli
-def install(cli: Cli, name: str, agent_id: str | None, file: Path | None, only_print: bool, uninstall: bool) -> None:
+def install(
+    cli: Cli, name: str, agent_id: str | None, file: Path | None, channel: bool, only_print: bool, uninstall: bool
+) -> None:
     """Write the entry that starts Pacerelle into a host's own file.
 
     HOST is one of claude-desktop, claude-code, codex, cursor, vscode, zed, gemini, goose. All else in the file stays as
     it is, and a copy of it is kept beside it. The entry has no token: the daemon has it.
     """
-    if uninstall and (only_print or agent_id):
-        raise click.UsageError("--uninstall goes with neither --print nor --agent.")
+    if uninstall and (only_print or agent_id or channel):
+        raise click.UsageError("--uninstall goes with neither --print nor --agent nor --channel.")
+    if channel and name != "claude-code":
+        raise click.UsageError("--channel is for claude-code: other hosts have no channels.")
     chosen = HOSTS[name]
     path = _path(chosen, file)
-    wanted = _wanted(cli, agent_id)
+    wanted = _wanted(cli, agent_id, ("--channel",) if channel else ())
     if only_print:
         _print(cli, chosen, path, wanted)
     elif uninstall:
@@ -140,13 +147,14 @@ def survey(cli: Cli) -> list[dict[str, Any]]:
     return [_row(each, wanted) for each in HOSTS.values()]
 
 
-def _wanted(cli: Cli, agent_id: str | None) -> Wanted:
+def _wanted(cli: Cli, agent_id: str | None, flags: tuple[str, ...] = ()) -> Wanted:
     """With the places that this command line was given, since hosts do not pass on the variables of a terminal."""
     root = cli.store_root or os.environ.get("PACERELLE_STORE_ROOT")
     return Wanted.here(
         agent_id=agent_id,
         store_root=str(cli.paths.state.parent) if root else None,
         socket=str(cli.paths.mcp_sock) if cli.socket else None,
+        flags=flags,
     )
 
 
@@ -193,6 +201,8 @@ def _install(cli: Cli, chosen: Host, path: Path, wanted: Wanted, agent_id: str |
     installed = chosen.is_installed(os.environ)
     backup = settings.install(wanted) if before != entry.CURRENT else None
     advice = _advice(cli, agent_id or entry.agent_of(chosen, settings.found))
+    if wanted.flags:
+        advice.append(f"Start it with its channel: {CHANNEL_COMMAND}")
     if cli.json:
         show.as_json(
             {

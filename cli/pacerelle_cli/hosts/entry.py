@@ -29,15 +29,18 @@ _FLAGS: Final = {"PACERELLE_AGENT_ID": "--agent-id", "PACERELLE_STORE_ROOT": "--
 
 @dataclass(frozen=True)
 class Wanted:
-    """What an entry should run. `env` and `options` (flag → value) are those that the user asked for now."""
+    """What an entry should run. `env`, `options` (flag → value) and `flags` are those that the user asked for now."""
 
     command: str
     args: tuple[str, ...]
     env: Mapping[str, str]
     options: Mapping[str, str]
+    flags: tuple[str, ...] = ()
 
     @classmethod
-    def here(cls, *, agent_id: str | None, store_root: str | None, socket: str | None) -> Wanted:
+    def here(
+        cls, *, agent_id: str | None, store_root: str | None, socket: str | None, flags: tuple[str, ...] = ()
+    ) -> Wanted:
         """This installation's shim. Paths are absolute; None means what the entry has, or else the shim's default."""
         spec = importlib.util.find_spec(_SHIM)
         assert spec is not None
@@ -49,6 +52,7 @@ class Wanted:
             ("-I", "-S", str(shim)),
             {name: value for name, value in env.items() if value},
             {"--socket": socket} if socket else {},
+            flags,
         )
 
 
@@ -144,4 +148,5 @@ def _kept(options: Sequence[str], wanted: Wanted) -> list[str]:
             kept.append(word)
         elif not given:
             next(words, None)
-    return kept + [word for option in wanted.options.items() for word in option]
+    kept += [word for option in wanted.options.items() for word in option]
+    return kept + [flag for flag in wanted.flags if flag not in kept]
