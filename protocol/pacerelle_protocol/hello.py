@@ -19,7 +19,7 @@ class Hello:
 
     `in_flight` is None at first; from then on it has the calls that will be made again: the id as JSON, and how many
     seconds ago the host made it. `token_visible`: the token is in the shim's arguments, which others can see.
-    `channel`: the host's entry wants requests pushed into the session.
+    `channel`: the host's entry wants requests pushed into the session. `offers`: that of the last welcome.
     """
 
     session: str
@@ -35,9 +35,10 @@ class Hello:
     in_flight: dict[str, float] | None = None
     token_visible: bool = False
     channel: bool = False
+    offers: str | None = None
 
 
-_OPTIONAL = ("host", "cwd", "agent_id", "token", "base_url", "ws_url")
+_OPTIONAL = ("host", "cwd", "agent_id", "token", "base_url", "ws_url", "offers")
 
 
 def encode_hello(hello: Hello) -> bytes:
@@ -59,6 +60,7 @@ def encode_hello(hello: Hello) -> bytes:
             "in_flight": hello.in_flight,
             "token_visible": hello.token_visible,
             "channel": hello.channel,
+            "offers": hello.offers,
         }
     )
 
@@ -120,9 +122,11 @@ def _bad(name: str, wanted: str) -> LocalProtocolError:
     return LocalProtocolError("bad_hello", f"the hello's {name} must be {wanted}")
 
 
-def welcome_line(*, daemon: str, session: str) -> bytes:
-    """The daemon's first line to a shim it serves; `daemon` is the daemon's version."""
-    return _line({"pacerelle": "welcome", "v": PROTOCOL_VERSION, "daemon": daemon, "session": session})
+def welcome_line(*, daemon: str, session: str, offers: str) -> bytes:
+    """The daemon's first line to a shim it serves; `offers` is another text where the daemon has other tools."""
+    return _line(
+        {"pacerelle": "welcome", "v": PROTOCOL_VERSION, "daemon": daemon, "session": session, "offers": offers}
+    )
 
 
 def refused_line(*, code: str, message: str, hint: str, retry: bool = False) -> bytes:

@@ -57,7 +57,7 @@ class Shim:
     """One host's session. Without `sock` it looks for a daemon; `ready` says that the daemon has welcomed it."""
 
     def __init__(self, argv: list[str]) -> None:
-        self.host, self.session = os.getppid(), os.urandom(16).hex()
+        self.host, self.session, self.offers = os.getppid(), os.urandom(16).hex(), ""
         self.sock: socket | None = None
         self.ready = self.served = False  # now; ever
         self.next_try, self.delay = 0.0, 0.01  # monotonic time; seconds
@@ -165,7 +165,8 @@ class Shim:
             self._fail(f"The Pacerelle daemon can be neither reached nor started: {error}. {where}")
 
     def _hello(self) -> bytes:
-        texts = {name: self.options.get(name) for name in OPTIONS[:4]} | {"session": self.session, "shim": VERSION}
+        texts = {name: self.options.get(name) for name in OPTIONS[:4]}
+        texts |= {"session": self.session, "shim": VERSION, "offers": self.offers}
         try:
             texts["cwd"] = os.fsencode(os.getcwd()).decode(errors="replace")
             with open(f"/proc/{self.host}/comm", errors="replace") as file:  # not on macOS
@@ -236,7 +237,7 @@ class Shim:
             self._fail(f"The Pacerelle daemon speaks {what}, which is too far apart: upgrade the older ({then}).")
             return
         self.daemon.release()
-        self.ready, self.served, self.delay = True, True, 0.01
+        self.ready, self.served, self.delay, self.offers = True, True, 0.01, str(message.get("offers") or "")
         first = list(self.repeat.values())
         self.swallow = {key for key, _ in first} - self.calls.keys() - {""}
         rest = [line for key, (line, *_) in self.calls.items() if (key, line) not in first]

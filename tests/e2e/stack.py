@@ -98,14 +98,14 @@ class Host:
         except (ConnectionError, RuntimeError) as error:
             raise HostGone from error
 
-    async def call(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    async def call(self, method: str, params: dict[str, Any], deadline: float | None = None) -> dict[str, Any]:
         self._next += 1
         number = self._next
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._answers[number] = future
         await self.write({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
         try:
-            return await asyncio.wait_for(future, self.stack.deadline)
+            return await asyncio.wait_for(future, deadline or self.stack.deadline)
         finally:
             self._answers.pop(number, None)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+from mcp.client.subscriptions import PromptsListChanged, ResourcesListChanged, ToolsListChanged, listen
 from mcp_client import DEADLINE, Daemon, Raw, client, hello, raw, until
 from mcp_hub import HubDouble
 
@@ -52,13 +53,52 @@ async def test_the_hello_opens_a_session(daemon: Daemon) -> None:
     greeting = hello(host="zed", cwd="/home/x", agent_id="a9", token="t", base_url="http://r", e2ee=False)
     peer = await Raw.connect(daemon.path)
     await peer.send(encode_hello(greeting))
-    assert await peer.receive() == {"pacerelle": "welcome", "v": 1, "daemon": "9.9", "session": greeting.session}
+    welcome = await peer.receive()
+    assert isinstance(welcome.pop("offers"), str)
+    assert welcome == {"pacerelle": "welcome", "v": 1, "daemon": "9.9", "session": greeting.session}
     (session,) = daemon.hub.open
     assert (session.id, session.transport, session.agent_id) == (greeting.session, "stdio", "a9")
     assert (session.host, session.cwd, session.pid) == ("zed", "/home/x", 1)
     assert daemon.hub.known["a9"].settings == {"token": "t", "base_url": "http://r", "ws_url": None, "e2ee": False}
     await peer.close()
     await until(lambda: daemon.hub.closed == [session])
+
+
+LISTS = {f"notifications/{what}/list_changed" for what in ("tools", "prompts", "resources")}
+
+
+async def test_a_host_that_stayed_while_the_daemon_was_replaced_is_told_that_the_lists_are_others(
+    daemon: Daemon,
+) -> None:
+    async def told(offers: str | None) -> set[str]:
+        async with raw(daemon.path, hello(offers=offers)) as host:
+            methods: set[str] = set()
+            for number in (1, 2, 3):
+                await host.send(line(number, "tools/list"))
+                while (message := await host.receive()).get("id") != number:
+                    methods.add(message["method"])
+            while 0 < len(methods) < len(LISTS):
+                methods.add((await host.receive())["method"])
+            return methods
+
+    peer = await Raw.connect(daemon.path)
+    await peer.send(encode_hello(hello()))
+    ours = (await peer.receive())["offers"]
+    await peer.close()
+    assert await told(None) == set()
+    assert await told(ours) == set()
+    assert await told("those of another daemon") == LISTS
+
+
+async def test_so_is_one_of_the_newer_era(daemon: Daemon) -> None:
+    wanted = [ToolsListChanged, PromptsListChanged, ResourcesListChanged]
+    flags = {"tools_list_changed": True, "prompts_list_changed": True, "resources_list_changed": True}
+    async with (
+        client(daemon.path, "2026-07-28", hello(offers="others")) as host,
+        listen(host.session, **flags) as changes,
+    ):
+        told = [type(await asyncio.wait_for(anext(changes), DEADLINE)) for _ in wanted]
+    assert sorted(each.__name__ for each in told) == sorted(each.__name__ for each in wanted)
 
 
 async def test_hello_handshake_and_calls_may_come_in_one_write(daemon: Daemon) -> None:

@@ -182,6 +182,7 @@ class TestHandshake:
                 "agent_id": any_text,
                 "token": any_text,
                 "e2ee": st.booleans(),
+                "offers": any_text,
                 "in_flight": st.none() | st.dictionaries(any_text, st.floats()),
             }
         )
@@ -194,11 +195,12 @@ class TestHandshake:
         assert parse_hello(encode_hello(hello)) == hello
 
     def test_the_daemons_lines(self) -> None:
-        assert json.loads(welcome_line(daemon="0.1.0", session="f" * 32)) == {
+        assert json.loads(welcome_line(daemon="0.1.0", session="f" * 32, offers="x")) == {
             "pacerelle": "welcome",
             "v": 1,
             "daemon": "0.1.0",
             "session": "f" * 32,
+            "offers": "x",
         }
         line = refused_line(code="stopping", message="m", hint="h\n", retry=True)
         assert line.count(b"\n") == 1

@@ -56,6 +56,32 @@ async def test_subscriptions_go_on_and_tell_what_may_have_been_missed(bare: Stac
         listening.cancel()
 
 
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_daemon_that_comes_back_with_other_tools_says_so(bare: Stack, era: Era) -> None:
+    host = EraHost(bare, None, "living", era)
+    await host.start()
+    before = {tool["name"] for tool in (await host.result("tools/list"))["tools"]}
+    if era == "modern":
+        flags = {f"{what}ListChanged": True for what in ("tools", "prompts", "resources")}
+        listening = asyncio.create_task(host.call("subscriptions/listen", {"notifications": flags}))
+        await until(host.acknowledged, "the acknowledgement")
+
+    def told() -> list[str]:
+        methods = [str(notification.get("method")) for notification in host.notifications]
+        return sorted(method.split("/")[1] for method in methods if method.endswith("/list_changed"))
+
+    await killed(bare)
+    assert {tool["name"] for tool in (await host.result("tools/list"))["tools"]} == before
+    assert told() == [], "the same tools"
+    bare.configure(f'[paseo]\ndaemon_url = "ws://127.0.0.1:9"\nhome = "{bare.home}"\n')
+    await killed(bare)
+    await until(lambda: told() == ["prompts", "resources", "tools"], "to be told to list again")
+    after = {tool["name"] for tool in (await host.result("tools/list"))["tools"]}
+    assert {name for name in after - before if name.startswith("paseo_")} == after - before != set()
+    if era == "modern":
+        listening.cancel()
+
+
 async def test_a_repeated_wait_does_not_begin_anew(bare: Stack) -> None:
     first = EraHost(bare, None, "waiting", "handshake")
     await first.start()

@@ -126,7 +126,13 @@ class Daemon:
         connection.hello = await connection.read()
         if welcome:
             await connection.send(
-                {"pacerelle": "welcome", "v": 1, "daemon": "0", "session": connection.hello["session"]}
+                {
+                    "pacerelle": "welcome",
+                    "v": 1,
+                    "daemon": "0",
+                    "session": connection.hello["session"],
+                    "offers": "those",
+                }
             )
         return connection
 

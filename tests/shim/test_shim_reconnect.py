@@ -24,6 +24,7 @@ async def initialized(world: World, daemon: Daemon, **more: Any) -> tuple[Any, C
 async def test_the_handshake_is_repeated_and_its_answer_swallowed(world: World, daemon: Daemon) -> None:
     host, connection = await initialized(world, daemon)
     session = connection.hello["session"]
+    assert connection.hello["offers"] is None
     await host.send(line_of("resources/subscribe", {"uri": "widget://pending"}, id=1))
     await connection.answer(await connection.read())
     await host.read()
@@ -36,7 +37,7 @@ async def test_the_handshake_is_repeated_and_its_answer_swallowed(world: World, 
 
     connection.close()
     connection = await daemon.accept()
-    assert connection.hello["session"] == session
+    assert (connection.hello["session"], connection.hello["offers"]) == (session, "those")
     repeated = [await connection.read() for _ in range(4)]
     assert [r["method"] for r in repeated] == [
         "initialize",

@@ -37,6 +37,7 @@ async def test_says_hello_with_the_settings_of_flags_and_environment(world: Worl
         "ws_url": "wss://w.example",
         "e2ee": False,
         "in_flight": None,
+        "offers": None,
     }
 
 

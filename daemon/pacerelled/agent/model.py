@@ -254,6 +254,7 @@ class Session:
     since: float = 0.0  # monotonic seconds
     last_active: float = 0.0  # monotonic seconds
     channel: bool = False  # requests are pushed into it
+    offers: str | None = None  # what a daemon before us has offered to its host
     waiting: int = 0  # calls of wait_for_messages in progress
     served: int = 0  # when it last got a new request: the turn's number
     in_flight: dict[str, float] | None = None  # seconds since the host made the calls that a reconnection repeats

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from mcp.server import ServerRequestContext
 from mcp.server.session import ServerSession
-from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ResourcesListChanged, ResourceUpdated
+from mcp.server.subscriptions import (
+    InMemorySubscriptionBus,
+    ListenHandler,
+    PromptsListChanged,
+    ResourcesListChanged,
+    ResourceUpdated,
+    ToolsListChanged,
+)
 from mcp_types import Resource, ResourceTemplate, SubscriptionsListenRequestParams, SubscriptionsListenResult
 
 from pacerelled.agent.api import AgentApi, HubApi
@@ -21,6 +28,8 @@ from .sizes import MESSAGE_TEMPLATE, Room, page, parse_message_uri, shown
 
 if TYPE_CHECKING:
     from .paseo.resources import CodingResources
+
+ListChanged = ToolsListChanged | PromptsListChanged | ResourcesListChanged
 
 CURRENT_CONVERSATION = "conversation://current"
 PENDING_WIDGET = "widget://pending"
@@ -94,7 +103,7 @@ class Updates:
     def __init__(self, hub: HubApi, session: Session, coding: CodingResources | None = None) -> None:
         self._hub = hub
         self._coding = coding
-        self._others_listed = False  # other resources than before
+        self._listed: set[ListChanged] = set()  # lists that are others than before
         self._session = session
         self._changed: set[str] = set()
         self._wake = asyncio.Event()
@@ -112,9 +121,13 @@ class Updates:
         self._handshake.pop(uri, None)
 
     async def listen(
-        self, context: ServerRequestContext[Any], params: SubscriptionsListenRequestParams
+        self, context: ServerRequestContext[Any], params: SubscriptionsListenRequestParams, *, replaced: bool
     ) -> SubscriptionsListenResult:
+        """`replaced`: the host knows the lists of another daemon."""
         self._start(*RESOURCES)
+        if replaced:
+            self._listed |= {ToolsListChanged(), PromptsListChanged(), ResourcesListChanged()}
+            self._wake.set()
         return await self._listen(context, params)
 
     async def aclose(self) -> None:
@@ -135,7 +148,8 @@ class Updates:
     def _note(self, agent_id: str, topic: str) -> None:
         if topic == "coding" and self._coding is not None:
             self._changed.update(self._coding.changed(agent_id))
-            self._others_listed |= self._coding.came_or_went()
+            if self._coding.came_or_went():
+                self._listed.add(ResourcesListChanged())
             self._wake.set()
             return
         uri = _TOPICS.get(topic)
@@ -154,9 +168,10 @@ class Updates:
             await self._wake.wait()
             self._wake.clear()
             changed, self._changed = self._changed, set()
-            listed, self._others_listed = self._others_listed, False
-            if listed:
-                await self._bus.publish(ResourcesListChanged())
+            listed, self._listed = self._listed, set()
+            for change in listed:
+                await self._bus.publish(change)
+            if ResourcesListChanged() in listed:
                 for subscriber in set(self._handshake.values()):
                     await subscriber.send_resource_list_changed()
             for uri in sorted(changed):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -43,7 +44,7 @@ _MAX_NAME = 100  # characters of a client's name or version that are kept
 
 def build_server(
     hub: HubApi, session: Session, *, read_only: bool = False, labels: Mapping[str, str] | None = None
-) -> Server:
+) -> PacerelleServer:
     """A server for one connection of `session`. Both protocol eras are served; the host's first request decides.
 
     With `read_only` it has only the tools that look, and nothing that tells an assistant to work. Of coding agents it
@@ -60,7 +61,7 @@ def build_server(
             if host.channel is not None:
                 await host.channel.aclose()
 
-    server = _Server(
+    server = PacerelleServer(
         "pacerelle",
         version=__version__,
         title="Pacerelle",
@@ -75,12 +76,17 @@ def build_server(
         on_read_resource=host.read_resource,
         on_subscribe_resource=host.subscribe,
         on_unsubscribe_resource=host.unsubscribe,
-        on_subscriptions_listen=host.updates.listen,
+        on_subscriptions_listen=host.listen,
     )
-    server.tells_of_lists = hub.paseo is not None
+    server.offers = host.offers
+    server.tells_of_lists = NotificationOptions(
+        prompts_changed=session.transport == "stdio",
+        tools_changed=session.transport == "stdio",
+        resources_changed=session.transport == "stdio" or hub.paseo is not None,
+    )
+    server.add_notification_handler("notifications/initialized", types.NotificationParams, host.initialized)
     if host.channel is not None:
         server.experimental = CAPABILITIES
-        server.add_notification_handler("notifications/initialized", types.NotificationParams, host.open_channel)
         server.add_notification_handler(PROMPT, PromptParams, host.prompted)
     server.middleware.append(host.observe)
     return server
@@ -140,9 +146,23 @@ class _Host:
         self._session.client = _printable(info.title or info.name) or None
         self._session.client_version = _printable(info.version) or None
 
-    async def open_channel(self, ctx: Context, params: types.NotificationParams) -> None:
-        assert self.channel is not None
-        self.channel.start(ctx.session)
+    @property
+    def offers(self) -> str:
+        """Of what is listed; descriptions and schemas change with the version only."""
+        return hashlib.sha256(" ".join([__version__, *self._tools]).encode()).hexdigest()[:16]
+
+    @property
+    def _replaced(self) -> bool:
+        """Whether the host knows another daemon's lists: it has stayed while the daemon was replaced."""
+        return self._session.offers not in (None, self.offers)
+
+    async def initialized(self, ctx: Context, params: types.NotificationParams) -> None:
+        if self._replaced:
+            await ctx.session.send_tool_list_changed()
+            await ctx.session.send_prompt_list_changed()
+            await ctx.session.send_resource_list_changed()
+        if self.channel is not None:
+            self.channel.start(ctx.session)
 
     async def prompted(self, ctx: Context, params: PromptParams) -> None:
         assert self.channel is not None
@@ -233,6 +253,11 @@ class _Host:
         self.updates.unsubscribe(params.uri)
         return types.EmptyResult()
 
+    async def listen(
+        self, ctx: Context, params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
+        return await self.updates.listen(ctx, params, replaced=self._replaced)
+
     def _coding_resources(self, uri: str) -> CodingResources | None:
         """Whoever has this resource, if it is of the coding agents."""
         return self._coding.resources if self._coding and self._coding.resources.owns(uri) else None
@@ -242,10 +267,12 @@ class _Host:
         return MCPError(types.INVALID_PARAMS, f"There is no such resource; there are {', '.join(known)}.")
 
 
-class _Server(Server[dict[str, Any]]):
-    """Says in the handshake whether it tells that other resources are listed than before."""
+class PacerelleServer(Server[dict[str, Any]]):
+    """Says in the handshake of which lists it tells that they are others than before."""
 
-    tells_of_lists = False
+    offers = ""
+    """A text that is another one where other tools, prompts or resources are listed."""
+    tells_of_lists = NotificationOptions()
     experimental: Mapping[str, dict[str, Any]] = {}
 
     def create_initialization_options(
@@ -254,7 +281,7 @@ class _Server(Server[dict[str, Any]]):
         experimental_capabilities: dict[str, dict[str, Any]] | None = None,
         extensions: dict[str, dict[str, Any]] | None = None,
     ) -> InitializationOptions:
-        options = notification_options or NotificationOptions(resources_changed=self.tells_of_lists)
+        options = notification_options or self.tells_of_lists
         experimental = experimental_capabilities or dict(self.experimental)
         return super().create_initialization_options(options, experimental, extensions)
 

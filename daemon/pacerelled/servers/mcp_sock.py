@@ -87,8 +87,9 @@ class McpSocketServer:
             if session is None:
                 return
             try:
-                writer.write(welcome_line(daemon=self._version, session=session.id))
-                await serve_stream(build_server(self._hub, session), lines, writer)
+                server = build_server(self._hub, session)
+                writer.write(welcome_line(daemon=self._version, session=session.id, offers=server.offers))
+                await serve_stream(server, lines, writer)
             finally:
                 del self._by_session[session.id]
                 self._hub.close_session(session)
@@ -187,4 +188,5 @@ def _session(hello: Hello) -> Session:
         cwd=hello.cwd,
         in_flight=hello.in_flight,
         channel=hello.channel,
+        offers=hello.offers,
     )
