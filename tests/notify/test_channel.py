@@ -70,7 +70,7 @@ async def test_a_request_is_pushed_and_still_waits(machine: Stack) -> None:
     scene = await Scene.make(machine)
     host, server = await scene.host("--channel")
     assert server["capabilities"]["experimental"] == {"claude/channel": {}, "claude/channel/permission": {}}
-    assert "wait_for_messages to take it" in server["instructions"]
+    assert '<channel source="pacerelle">' in server["instructions"]
     plain, without = await scene.host()
     assert not without["capabilities"].get("experimental")
     message_id = await scene.sent("Send me the figures")

@@ -112,13 +112,15 @@ async def test_what_is_not_authorized_is_not_in_it(machine: Machine, era: str) -
 
 
 @both_eras
-async def test_lists_do_not_change_and_nobody_is_promised_that(machine: Machine, era: str) -> None:
+async def test_hosts_are_promised_to_be_told_of_other_lists(machine: Machine, era: str) -> None:
     async with machine.client("legacy" if era == "legacy" else "auto") as host:
         assert (host.protocol_version == ERAS[1]) == (era == ERAS[1])
         able = host.server_capabilities
         assert able.resources is not None
         assert able.tools is not None
+        assert able.prompts is not None
         assert able.resources.subscribe
         if era == "legacy":
-            assert not able.resources.list_changed
-            assert not able.tools.list_changed
+            assert able.resources.list_changed
+            assert able.tools.list_changed
+            assert able.prompts.list_changed
