@@ -9,8 +9,9 @@ from typing import Any
 
 import aiohttp
 import pytest
+from mcp.server.streamable_http import EventMessage
 from mcp.shared.exceptions import MCPDeprecationWarning
-from mcp_types import JSONRPCNotification, ResourceUpdatedNotification
+from mcp_types import JSONRPCNotification, JSONRPCResponse, ResourceUpdatedNotification
 
 from pacerelled.servers.http import endpoint, replay
 from pacerelled.servers.http.replay import MAX_EVENTS, Replay
@@ -190,25 +191,78 @@ async def test_notifications_that_were_missed_are_sent_again(served: Served) -> 
             assert missed["id"] != seen["id"]
 
 
+class Follower:
+    """Somebody who has taken up a stream of `store` after an event."""
+
+    def __init__(self, store: Replay, after: str) -> None:
+        self.got: list[str] = []
+        self.slow = asyncio.Event()
+        self.slow.set()
+        self.task = asyncio.create_task(store.replay_events_after(after, self._send))
+
+    async def _send(self, message: EventMessage) -> None:
+        await self.slow.wait()
+        self.got.append(str(message.event_id))
+
+    async def ended(self) -> list[str]:
+        await asyncio.wait_for(self.task, 10)
+        return self.got
+
+
+SMALL = JSONRPCNotification(jsonrpc="2.0", method="x")
+ANSWER = JSONRPCResponse(jsonrpc="2.0", id=5, result={})
+
+
 async def test_what_is_kept_for_that_is_bounded() -> None:
-    store, small = Replay(), JSONRPCNotification(jsonrpc="2.0", method="x")
-    ids = [await store.store_event("a\nb/ü" if n % 2 else "_GET_stream", small) for n in range(MAX_EVENTS + 10)]
+    store = Replay()
+    ids = [await store.store_event("a\nb/ü" if n % 2 else "_GET_stream", SMALL) for n in range(MAX_EVENTS + 10)]
     assert all(each.isascii() and each.isprintable() for each in ids)
-    sent: list[str] = []
-
-    async def send(message: Any) -> None:
-        sent.append(message.event_id)
-
-    assert await store.replay_events_after(ids[1], send) == "a\nb/ü"  # it is gone itself
-    assert sent == ids[11::2]
+    first = Follower(store, ids[1])  # it is gone itself
+    await until(lambda: first.got == ids[11::2], "what is kept")
     large = JSONRPCNotification(jsonrpc="2.0", method="x" * (replay.MAX_BYTES // 2))
     for _ in range(5):
         await store.store_event("_GET_stream", large)
-    sent.clear()
-    assert await store.replay_events_after(ids[0], send) == "_GET_stream"
-    assert len(sent) == 1
+    second = Follower(store, ids[0])
+    await until(lambda: second.got, "what is kept")
+    store.close()
+    assert len(await second.ended()) == 1
+    await first.ended()
     for junk in ("", "x", "-", "1", "²-_GET_stream", f"{'9' * 400}-nothing", "1-%ff"):
-        assert await store.replay_events_after(junk, send) is None
+        assert await Follower(store, junk).ended() == []
+
+
+async def test_nothing_is_left_out_between_what_was_missed_and_what_comes() -> None:
+    store = Replay()
+    beginning = await store.store_event("5", None)
+    ids = [await store.store_event("5", SMALL)]
+    follower = Follower(store, beginning)
+    follower.slow.clear()
+    await asyncio.sleep(0)  # it sends the first
+    ids.append(await store.store_event("5", SMALL))
+    await store.store_event("6", SMALL)
+    follower.slow.set()
+    await until(lambda: follower.got == ids, "both")
+    ids.append(await store.store_event("5", ANSWER))
+    assert await follower.ended() == ids
+    assert await Follower(store, beginning).ended() == ids, "as often as one likes"
+    assert await Follower(store, ids[-1]).ended() == [], "it has the answer"
+
+
+async def test_the_newest_follower_is_the_one() -> None:
+    store = Replay()
+    beginning = await store.store_event("_GET_stream", SMALL)
+    first, other = Follower(store, beginning), Follower(store, await store.store_event("5", None))
+    await asyncio.sleep(0)
+    second = Follower(store, beginning)
+    await asyncio.sleep(0)
+    event = await store.store_event("_GET_stream", SMALL)
+    await until(lambda: event in second.got, "the event")
+    assert event not in await first.ended()
+    store.release("_GET_stream")
+    assert await second.ended() == [event]
+    assert not other.task.done()
+    store.close()
+    assert await other.ended() == []
 
 
 async def test_a_client_that_is_gone_loses_its_requests_after_the_grace_and_one_that_is_back_does_not(

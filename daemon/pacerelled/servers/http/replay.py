@@ -6,6 +6,7 @@ stream of which older events are gone can be taken up with what there is.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from dataclasses import dataclass
 from typing import Final
@@ -37,6 +38,8 @@ class Replay(EventStore):
         self._events: deque[_Event] = deque()
         self._bytes = 0
         self._number = 0
+        self._followers: dict[str, object] = {}  # stream → who follows it
+        self._news = asyncio.Event()
 
     async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
         self._number += 1
@@ -46,17 +49,49 @@ class Replay(EventStore):
         self._bytes += size
         while len(self._events) > MAX_EVENTS or (self._bytes > MAX_BYTES and len(self._events) > 1):
             self._bytes -= self._events.popleft().size
+        self._tell()
         return event.id
 
-    async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
-        """The stream if more is to come on it; None if it is not known, or was answered to its end."""
+    async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> None:
+        """Sends what followed, and all that comes until the stream is answered, taken up anew, or `close`.
+
+        The transport would go on itself if it were given the stream's name, but what is stored before it has made its
+        preparations would never be sent.
+        """
         number, _, quoted = last_event_id.partition("-")
         stream = unquote(quoted)
-        kept = [event for event in self._events if event.stream == stream]
-        if not number.isascii() or not number.isdigit() or not (kept or stream == GET_STREAM_KEY):
-            return None
-        for event in kept:
-            if event.number > int(number[:19]) and event.message is not None:
-                await send_callback(EventMessage(event.message, event.id))
-        answered = bool(kept) and isinstance(kept[-1].message, JSONRPCResponse | JSONRPCError)
-        return None if answered and stream != GET_STREAM_KEY else stream
+        if not number.isascii() or not number.isdigit():
+            return
+        sent, me = int(number[:19]), object()
+        self.release(stream)
+        self._followers[stream] = me
+        try:
+            while self._followers.get(stream) is me:
+                news = self._news
+                kept = [event for event in self._events if event.stream == stream]
+                for event in kept:
+                    if event.number > sent:
+                        sent = event.number
+                        if event.message is not None:
+                            await send_callback(EventMessage(event.message, event.id))
+                answered = bool(kept) and isinstance(kept[-1].message, JSONRPCResponse | JSONRPCError)
+                if (answered or not kept) and stream != GET_STREAM_KEY:  # at its end, or not known
+                    return
+                await news.wait()
+        finally:
+            if self._followers.get(stream) is me:
+                del self._followers[stream]
+
+    def release(self, stream: str) -> None:
+        """Ends who follows it."""
+        if self._followers.pop(stream, None) is not None:
+            self._tell()
+
+    def close(self) -> None:
+        """Ends all who follow."""
+        self._followers.clear()
+        self._tell()
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()

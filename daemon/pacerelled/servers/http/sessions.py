@@ -13,8 +13,9 @@ from typing import Any, Final, Protocol
 import anyio
 from mcp.server import Server
 from mcp.server.runner import serve_loop
-from mcp.server.streamable_http import StreamableHTTPServerTransport
+from mcp.server.streamable_http import GET_STREAM_KEY, LAST_EVENT_ID_HEADER, StreamableHTTPServerTransport
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Send
 
 from pacerelled.errors import place_of
@@ -132,7 +133,8 @@ class HandshakeSession(Session):
     def __init__(self, owner: str, client: Client, *, idle: float) -> None:
         session_id = secrets.token_hex(16)
         super().__init__(session_id, owner, client, idle=idle)
-        self._transport = StreamableHTTPServerTransport(session_id, event_store=Replay(), retry_interval=RETRY)
+        self._replay = Replay()
+        self._transport = StreamableHTTPServerTransport(session_id, event_store=self._replay, retry_interval=RETRY)
 
     async def open(self, exchange: Exchange, receive: Receive, send: Send, on_open: Callable[[], None]) -> None:
         """Answers the request that opens it; `on_open` is called if it does, before the answer leaves."""
@@ -151,6 +153,8 @@ class HandshakeSession(Session):
 
     async def serve(self, exchange: Exchange, receive: Receive, send: Send) -> None:
         self._came()
+        if exchange.scope["method"] == "GET" and LAST_EVENT_ID_HEADER not in Headers(scope=exchange.scope):
+            self._replay.release(GET_STREAM_KEY)  # there is one for notifications, the client's newest
         await super().serve(exchange, receive, send)
         if exchange.scope["method"] == "GET" and exchange.left and not self._exchanges:
             self._left()
@@ -176,6 +180,7 @@ class HandshakeSession(Session):
                         init_options=server.create_initialization_options(),
                     )
             finally:
+                self._replay.close()
                 with anyio.CancelScope(shield=True):
                     await self._transport.terminate()
 
