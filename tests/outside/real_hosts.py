@@ -1,9 +1,10 @@
-"""A real Claude Code and a real Codex, each in an empty home, with the entry that `pacerelle host install` writes."""
+"""A real Claude Code, Codex and Gemini CLI, each in an empty home, with the entry that `pacerelle host install` writes."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -12,10 +13,11 @@ from pathlib import Path
 from typing import IO
 
 from tests.e2e.stack import DEADLINE, Stack
-from tests.outside.node import Unavailable, packages, this_platform
+from tests.outside.node import Unavailable, node_22, packages, this_platform
 
 CLAUDE_CODE = "@anthropic-ai/claude-code@2.1.197"
 CODEX = "@openai/codex@0.171.0"
+GEMINI = "@google/gemini-cli@0.61.0"
 
 
 def claude_code() -> Path:
@@ -26,6 +28,11 @@ def claude_code() -> Path:
 def codex() -> Path:
     """The program of Codex. Raises Unavailable."""
     return _binary(CODEX, f"@openai/codex-{this_platform()}/vendor/*/bin/codex")
+
+
+def gemini() -> tuple[Path, str]:
+    """A Node, and the Gemini CLI that it can run. Raises Unavailable."""
+    return Path(node_22()), str(packages(GEMINI) / "node_modules" / ".bin" / "gemini")
 
 
 def _binary(package: str, pattern: str) -> Path:
@@ -60,6 +67,21 @@ class RealHost:
                 "DISABLE_AUTOUPDATER": "1",
             }
             return ["-p", "go", "--allowedTools", "mcp__pacerelle"]
+        if self.name == "gemini":
+            self.env |= {"GOOGLE_GEMINI_BASE_URL": model_url, "GEMINI_API_KEY": "none"}
+            files = {
+                "settings.json": {
+                    "security": {"auth": {"selectedType": "gemini-api-key"}},
+                    "privacy": {"usageStatisticsEnabled": False},
+                    "general": {"disableAutoUpdate": True},
+                },
+                "trustedFolders.json": {str(self.home / "work"): "TRUST_FOLDER"},
+            }
+            for name, content in files.items():
+                file = self.home / ".gemini" / name
+                file.parent.mkdir(exist_ok=True)
+                file.write_text(json.dumps(content))
+            return ["-p", "go", "--model", "gemini-2.5-flash", "--yolo"]
         settings = self.home / ".codex" / "config.toml"
         settings.parent.mkdir()
         settings.write_text(

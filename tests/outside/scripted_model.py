@@ -1,4 +1,7 @@
-"""A model on this machine that follows a script, for real hosts: Anthropic's Messages API, OpenAI's Responses API."""
+"""A model on this machine that follows a script, for real hosts.
+
+It speaks Anthropic's Messages API, OpenAI's Responses API and Google's Gemini API, as far as the hosts need it.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,7 @@ def _structured(result: Any) -> dict[str, Any]:
 
 
 class ScriptedModel:
-    """Serves both APIs on 127.0.0.1; each host has its own conversation and its own model, in the place of the API's
+    """Serves the APIs on 127.0.0.1; each host has its own conversation and its own model, in the place of the API's
     paths that it is given."""
 
     def __init__(self) -> None:
@@ -130,6 +133,20 @@ class ScriptedModel:
             {"type": "response.completed", "response": response | {"usage": usage}},
         )
 
+    async def generate(self, request: web.Request) -> web.StreamResponse:
+        parts = [part for content in (await request.json())["contents"] for part in content["parts"]]
+        results = [part["functionResponse"]["response"]["output"] for part in parts if "functionResponse" in part]
+        step = await self.conversations["gemini"].next(results)
+        part: dict[str, Any] = {"text": step}
+        if isinstance(step, Call):
+            part = {"functionCall": {"name": f"mcp_{SERVER}_{step.tool}", "args": step.arguments}}
+        candidate = {"content": {"role": "model", "parts": [part]}, "finishReason": "STOP", "index": 0}
+        answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await answer.prepare(request)
+        await answer.write(f"data: {json.dumps({'candidates': [candidate]})}\r\n\r\n".encode())
+        await answer.write_eof()
+        return answer
+
 
 async def _events(request: web.Request, *events: dict[str, Any]) -> web.StreamResponse:
     answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
@@ -149,6 +166,7 @@ async def scripted_model() -> AsyncIterator[ScriptedModel]:
     app = web.Application(client_max_size=1 << 26)
     app.router.add_post("/v1/messages", model.messages)
     app.router.add_post("/v1/responses", model.responses)
+    app.router.add_post("/v1beta/models/{method:.*}", model.generate)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1.0)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
