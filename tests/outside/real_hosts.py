@@ -1,4 +1,4 @@
-"""A real Claude Code, Codex and Gemini CLI, each in an empty home, with the entry that `pacerelle host install` writes."""
+"""A real Claude Code, Codex and Gemini CLI, each in an empty home, with the entry of `pacerelle host install`."""
 
 from __future__ import annotations
 
