@@ -93,14 +93,14 @@ class Soak:
 
     async def follow(self) -> None:
         """A program that listens to the events for ever, and comes back from where it was."""
-        last = "start"
+        last = ""
         while True:
             with contextlib.suppress(aiohttp.ClientError, TimeoutError):
                 async with (
                     self.machine.control() as control,
                     control.get(
-                        "/v1/events/stream",
-                        headers={"Last-Event-ID": last},
+                        "/v1/events?cursor=start",
+                        headers={"Accept": "text/event-stream"} | ({"Last-Event-ID": last} if last else {}),
                         timeout=aiohttp.ClientTimeout(total=None, sock_read=300),
                     ) as answer,
                 ):
