@@ -32,7 +32,7 @@ from tests.e2e.storm import Seen, Worker, all_replies, failed, nothing_left, rea
 MINUTE = 60.0  # seconds
 SLEEP = 120.0  # seconds that things are stopped with SIGSTOP
 EACH = 0.5  # seconds between two requests of a phone
-LONG_TEXT = 50_000  # characters, of each hundredth request
+LONG_TEXT = 2_000  # characters, of each tenth request; five of them are handed out whole
 SAMPLE = 10.0  # seconds
 # So little is kept that what comes in the first two minutes fills it; more must then not be needed.
 CONFIG = """retry_uncertain = true
@@ -70,7 +70,7 @@ class Soak:
     async def ask(self, phone: Device) -> None:
         """One person, who asks two agents in turn."""
         for number in range(sys.maxsize):
-            text = f"request {number}".ljust(LONG_TEXT if number % 100 == 50 else 0)
+            text = f"request {number}".ljust(LONG_TEXT if number % 10 == 5 else 0, "x")
             self.asked[await phone.send(self.agents[number % 2].agent_id, text)] = (phone, text)
             await asyncio.sleep(EACH)
 
