@@ -108,7 +108,8 @@ class Soak:
                     async for line in answer.content:
                         if line.startswith(b"id:"):
                             last = line[3:].strip().decode()
-                            self.followed.append(int(last.rpartition(":")[2]))
+                        elif line.startswith(b"data:"):  # an id without data is a sign of life
+                            self.followed.append(json.loads(line[5:])["seq"])
             await asyncio.sleep(1)
 
     async def measure(self, file: Path) -> None:
