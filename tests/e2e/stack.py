@@ -267,7 +267,15 @@ class Stack:
             await self.stop_daemon()
         finally:
             self.kill_daemon()
+            _kill_all(str(self.root))  # a shim may have started one that has no lock yet
             await self.relay.kill()
+
+
+def _kill_all(root: str) -> None:
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if root in process.cmdline():
+                process.kill()
 
 
 def _alive(pid: int) -> bool:
