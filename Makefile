@@ -4,7 +4,8 @@
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
-JOBS ?= auto
+# Tests wait for half of their time: two for each core.
+JOBS ?= $(shell $(PY) -c 'import os; print(min(16, 2 * (os.cpu_count() or 1)))' 2>/dev/null || echo auto)
 
 .PHONY: demo test test-long test-outside test-vm check format bench install clean
 
