@@ -41,7 +41,7 @@ class SmallFileSystem:
             done = subprocess.run(["unshare", "-Urm", "sh", "-c", check], capture_output=True, timeout=30, check=False)
         except FileNotFoundError:
             return "there is no unshare here"
-        return done.stderr.decode() if done.returncode else None
+        return (done.stderr.decode() or "no file system can be mounted here") if done.returncode else None
 
     def fill(self, daemon: Daemon) -> None:
         with self._seen_by(daemon).open("wb", buffering=0) as file:

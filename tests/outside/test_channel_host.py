@@ -85,7 +85,8 @@ async def test_a_request_wakes_the_session_and_the_phone_permits(tmp_path: Path)
         model.conversations["claude-code"] = Conversation(script())
         host = RealHost("claude-code", program, running.home, running)
         host.prepare(model.url)
-        # Channels are a preview behind a switch that their maker sets from afar; without telemetry they are off.
+        # Channels are a preview behind a switch that their maker sets from afar; nobody does so here, so the settings
+        # below have it set. Without telemetry they would be off all the same.
         for name in ("DISABLE_TELEMETRY", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"):
             del host.env[name]
         await add_agent(running, agent, env=host.env)
